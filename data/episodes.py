@@ -1,0 +1,131 @@
+"""Who trains in a round, and on which images: indices from seeded streams.
+
+The draws follow the authors' program one for one (its head edition), so that a seed
+means the same there and here.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Sequence, Tuple
+
+import attr
+import numpy as np
+
+
+@attr.frozen(eq=False)
+class EpisodeOptions:
+    """How a client's episodes are drawn.
+
+    Attributes:
+        support: support images per class.
+        query: query images per class.
+        unlabeled: unlabelled images per episode.
+        draw_idle: whether unlabelled images are drawn where they do not count.
+        all_query: Algorithm 2: no support set, every labelled image is a query.
+    """
+
+    support: int
+    query: int
+    unlabeled: int
+    draw_idle: bool
+    all_query: bool = False
+
+
+@attr.frozen(eq=False)
+class Episodes:
+    """Indices of E episodes; see `fl.types.ClientData` for the shapes."""
+
+    support: np.ndarray
+    query: np.ndarray
+    unlabeled: np.ndarray
+    unlabeled_drawn: np.ndarray
+    unlabeled_active: np.ndarray
+
+
+def active_clients(
+    seed: int, round_index: int, num_client: int, num_active: int
+) -> Tuple[int, ...]:
+    """The clients of a round, in the order they train; rounds count from 0."""
+    stream = random.Random(seed + round_index)
+    return tuple(stream.sample(range(num_client), num_active))
+
+
+def round_stream(seed: int, round_index: int) -> np.random.RandomState:
+    """The stream that all episodes of a round are drawn from, client by client."""
+    return np.random.RandomState(seed + round_index)
+
+
+def sample_episodes(
+    stream: np.random.RandomState,
+    class_counts: np.ndarray,
+    num_unlabeled: int,
+    active: Sequence[bool],
+    options: EpisodeOptions,
+) -> Episodes:
+    """Draws the episodes of one client.
+
+    A class with fewer than support + query images is left out of the episodes.
+
+    Args:
+        stream: the round's stream; it moves on.
+        class_counts: int [K], labelled images per class; they lie class-major.
+        num_unlabeled: how many unlabelled images the client has.
+        active: for each episode, whether unlabelled images count.
+        options: sizes.
+    """
+    starts = np.concatenate([[0], np.cumsum(class_counts)[:-1]])
+    rows = [
+        _sample_episode(stream, class_counts, starts, num_unlabeled, counts, options)
+        for counts in active
+    ]
+    support, query, unlabeled, drawn = zip(*rows)
+    return Episodes(
+        support=np.stack(support).astype(np.int32),
+        query=np.stack(query).astype(np.int32),
+        unlabeled=np.stack(unlabeled).astype(np.int32),
+        unlabeled_drawn=np.array(drawn, np.int32),
+        unlabeled_active=np.array(active, bool),
+    )
+
+
+def _sample_episode(
+    stream: np.random.RandomState,
+    class_counts: np.ndarray,
+    starts: np.ndarray,
+    num_unlabeled: int,
+    active: bool,
+    options: EpisodeOptions,
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    support, query = _sample_labeled(stream, class_counts, starts, options)
+    if not (active or options.draw_idle):
+        return support, query, np.zeros(options.unlabeled, np.int64), 0
+    unlabeled = stream.choice(num_unlabeled, options.unlabeled, replace=False)
+    return support, query, unlabeled, options.unlabeled
+
+
+def _sample_labeled(
+    stream: np.random.RandomState,
+    class_counts: np.ndarray,
+    starts: np.ndarray,
+    options: EpisodeOptions,
+) -> Tuple[np.ndarray, np.ndarray]:
+    if options.all_query:
+        return np.zeros(0, np.int64), np.arange(class_counts.sum())
+    size = options.support + options.query
+    support, query = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for count, start in zip(class_counts, starts):
+        if count < size:
+            continue
+        chosen = start + stream.choice(count, size, replace=False)
+        support.append(chosen[: options.support])
+        query.append(chosen[options.support :])
+    return np.concatenate(support), np.concatenate(query)
+
+
+def epoch_order(round_index: int, num_images: int) -> np.ndarray:
+    """The order of a supervised client's images in a round, as in their program.
+
+    It depends on the round and the number of images alone, not on the seed.
+    """
+    return np.random.RandomState(round_index).permutation(num_images).astype(np.int32)

@@ -1,0 +1,233 @@
+"""The loop: round after round, each recorded before the next begins.
+
+The order of writing makes a kill harmless: first the rows, then the checkpoint. A
+resumed run starts from the last whole checkpoint and drops the rows after it, so that
+it goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, List, Optional, Sequence, Tuple
+
+import attr
+import numpy as np
+from absl import logging
+
+from fl import checkpoints, evaluation, files, plots, records, states
+from fl.methods.base import Method, RoundOutcome
+from fl.progress import Progress, write_line
+from fl.records import ClientRecord, RoundRecord
+from fl.run_folder import RunFolder
+from fl.tensorboard import TensorBoardLog
+from flags.config import ExperimentConfig
+from flags.errors import UsageError
+
+# Drawing takes a noticeable part of a second; short rounds need not wait for it.
+SECONDS_BETWEEN_DRAWINGS = 10.0
+
+
+@attr.frozen(eq=False)
+class History:
+    """The server's state and all rows so far."""
+
+    state: Any
+    rounds: Tuple[RoundRecord, ...]
+    clients: Tuple[ClientRecord, ...]
+
+
+def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
+    """Trains until `num_round` rounds are done, and leaves the records in the folder.
+
+    Args:
+        config: the run's configuration.
+        method: what to train.
+        folder: where the records go; may hold the beginning of the same run.
+
+    Returns:
+        The server's state at the end.
+    """
+    history = _resume(config, method, folder) if config.resume else None
+    if history is None:
+        history = History(state=method.initial_state(), rounds=(), clients=())
+    drawn = 0.0
+    with TensorBoardLog(folder.tensorboard) as board, Progress(
+        config.num_round, history.rounds
+    ) as progress:
+        for row in history.rounds:
+            board.write(row)
+        while history.state.round_num < config.num_round:
+            began = time.monotonic()
+            history = _next_round(config, method, history)
+            _record(config, folder, history)
+            row = history.rounds[-1]
+            board.write(row)
+            if row.val_acc is not None and began - drawn > SECONDS_BETWEEN_DRAWINGS:
+                plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
+                drawn = time.monotonic()
+            progress.tell(row, time.monotonic() - began)
+    _finish(config, method, folder, history)
+    return history.state
+
+
+def is_evaluated(config: ExperimentConfig, round_num: int) -> bool:
+    """Whether a round, counted from 1, is followed by an evaluation."""
+    due = round_num >= config.eval_from and round_num % config.eval_every == 0
+    return due or round_num == config.num_round
+
+
+def _next_round(config: ExperimentConfig, method: Method, history: History) -> History:
+    began = time.monotonic()
+    outcome = method.run_round(history.state)
+    seconds = time.monotonic() - began
+    row = _round_record(outcome, seconds)
+    if is_evaluated(config, row.round):
+        row = _with_evaluation(row, method, outcome.state)
+    clients = _client_records(outcome)
+    if config.print_log:
+        for client in clients:
+            logging.info("%s", client)
+    return History(
+        state=outcome.state,
+        rounds=(*history.rounds, row),
+        clients=(*history.clients, *clients),
+    )
+
+
+def _round_record(outcome: RoundOutcome, seconds: float) -> RoundRecord:
+    """The means over the clients; pseudo-labels are weighed by their number."""
+    report = outcome.report
+    return RoundRecord(
+        round=outcome.state.round_num,
+        train_acc=_mean(report.get("accuracy")),
+        train_loss=_mean(report.get("loss")),
+        unlabeled_loss=_mean(report.get("unlabeled_loss")),
+        pseudo_label_acc=_ratio(report, "pseudo_label_correct", "pseudo_label_known"),
+        pseudo_label_confidence=_ratio(
+            report, "pseudo_label_confidence", "pseudo_label_count"
+        ),
+        seconds=seconds,
+        bytes_down=outcome.bytes_down,
+        bytes_up=outcome.bytes_up,
+    )
+
+
+def _client_records(outcome: RoundOutcome) -> List[ClientRecord]:
+    columns = {
+        "train_acc": "accuracy",
+        "train_loss": "loss",
+        "unlabeled_loss": "unlabeled_loss",
+        "prototype_norm": "prototype_norm",
+        "num_examples": "num_examples",
+    }
+    return [
+        ClientRecord(
+            round=outcome.state.round_num,
+            client=number,
+            **{
+                column: outcome.report[name][slot]
+                for column, name in columns.items()
+                if name in outcome.report
+            },
+        )
+        for slot, number in enumerate(outcome.clients)
+    ]
+
+
+def _mean(values: Optional[np.ndarray]) -> Optional[float]:
+    return None if values is None else float(np.mean(values, dtype=np.float64))
+
+
+def _ratio(report: Any, part: str, whole: str) -> Optional[float]:
+    total = float(np.sum(report.get(whole, 0.0)))
+    return float(np.sum(report[part])) / total if total else None
+
+
+def _with_evaluation(row: RoundRecord, method: Method, state: Any) -> RoundRecord:
+    data = method.setup.data
+    score = method.score_fn(state)
+    validation = evaluation.evaluate(score, data.images, data.validation)
+    test = evaluation.evaluate(score, data.images, data.test)
+    return attr.evolve(
+        row,
+        val_acc=validation.accuracy,
+        val_loss=validation.loss,
+        test_acc=test.accuracy,
+        test_loss=test.loss,
+    )
+
+
+def _record(config: ExperimentConfig, folder: RunFolder, history: History) -> None:
+    records.write_rows(folder.clients_file, history.clients)
+    records.write_rows(folder.metrics_file, history.rounds)
+    round_num = history.state.round_num
+    checkpoints.save(folder.checkpoints, round_num, states.to_arrays(history.state))
+    best = records.best_round(history.rounds)
+    checkpoints.prune(
+        folder.checkpoints, config.keep_checkpoints, best.round if best else None
+    )
+
+
+def _resume(
+    config: ExperimentConfig, method: Method, folder: RunFolder
+) -> Optional[History]:
+    """What an earlier process left, up to its last whole checkpoint."""
+    try:
+        found = checkpoints.latest(folder.checkpoints)
+    except checkpoints.CheckpointError as error:
+        raise UsageError(f"--resume: {error}") from None
+    if found is None:
+        logging.info("no complete round in %s; starting from the first", folder.path)
+        return None
+    try:
+        rounds = records.read_rows(folder.metrics_file, RoundRecord)
+        clients = records.read_rows(folder.clients_file, ClientRecord)
+        state = states.from_arrays(method.initial_state(), found.arrays)
+    except (records.RecordError, KeyError) as error:
+        raise UsageError(f"--resume: {error}") from None
+    checkpoints.discard_after(folder.checkpoints, found.round_num)
+    logging.info("resuming %s after round %d", folder.path, found.round_num)
+    return History(
+        state=state,
+        rounds=tuple(_as_scheduled(config, records.truncate(rounds, found.round_num))),
+        clients=tuple(records.truncate(clients, found.round_num)),
+    )
+
+
+def _as_scheduled(
+    config: ExperimentConfig, rows: Sequence[RoundRecord]
+) -> List[RoundRecord]:
+    """Drops the evaluation of a last round that is no longer the last."""
+    return [
+        row
+        if is_evaluated(config, row.round)
+        else attr.evolve(row, val_acc=None, val_loss=None, test_acc=None, test_loss=None)
+        for row in rows
+    ]
+
+
+def _finish(
+    config: ExperimentConfig, method: Method, folder: RunFolder, history: History
+) -> None:
+    records.write_rows(folder.clients_file, history.clients)
+    records.write_rows(folder.metrics_file, history.rounds)
+    plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
+    _export(method, folder, history.state)
+    summary = records.summarize(history.rounds)
+    files.write_json(folder.summary_file, summary)
+    write_line(
+        f"done: {folder.path}  best round {summary['best_round']}  "
+        f"val acc {summary['best_val_acc']:.4f}  "
+        f"test acc there {summary['test_acc_at_best']:.4f}"
+    )
+
+
+def _export(method: Method, folder: RunFolder, state: Any) -> None:
+    """The finished model as one .npz, and as a Keras model."""
+    arrays = {f"weights/{i:03d}": w for i, w in enumerate(state.model_weights)}
+    arrays.update(method.exports(state))
+    with files.atomic_path(folder.weights_file) as path, open(path, "wb") as file:
+        np.savez(file, **arrays)
+    method.load_weights(state.model_weights)
+    with files.atomic_path(folder.keras_file) as path:
+        method.model.save(path, save_format="keras")

@@ -1,0 +1,173 @@
+"""What a method is to the loop that runs it, and what all methods share."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Callable, Mapping, Tuple, Union
+
+import attr
+import numpy as np
+import tensorflow as tf
+
+from data.partition import FederatedData
+from fl.evaluation import ScoreFn
+from fl.local import LocalModel, ModelFn, Regularization
+from fl.optimizers import Optimizer, make_optimizer
+from fl.process import ParallelRound, SequentialRound
+from fl.types import Weights
+from flags.config import ExperimentConfig
+
+Round = Union[ParallelRound, SequentialRound]
+
+
+@attr.frozen(eq=False)
+class Setup:
+    """What a method is made from.
+
+    Attributes:
+        config: the run's configuration.
+        data: images and who has which.
+        model_fn: builds the network, headless if the method wants it so.
+        initial_weights: in the order of `model.get_weights()`.
+    """
+
+    config: ExperimentConfig
+    data: FederatedData
+    model_fn: ModelFn
+    initial_weights: Tuple[np.ndarray, ...]
+
+
+@attr.frozen(eq=False)
+class RoundOutcome:
+    """A round's new state and what there is to record of it.
+
+    Attributes:
+        state: the server's new state.
+        clients: the active clients in the order they trained.
+        report: figures by name, one row a client; absent where the method has none.
+        bytes_down: broadcast to all clients.
+        bytes_up: returned by all clients.
+    """
+
+    state: Any
+    clients: Tuple[int, ...]
+    report: Mapping[str, np.ndarray]
+    bytes_down: int
+    bytes_up: int
+
+
+class Method(abc.ABC):
+    """A way to train in federated rounds."""
+
+    # Whether the network keeps its last dense layer.
+    has_head: bool = True
+
+    def __init__(self, setup: Setup):
+        self.setup = setup
+        self.model = setup.model_fn()
+        self.optimizer = make_optimizer(
+            setup.config.optimizer, setup.config.opt_momentum
+        )
+
+    @abc.abstractmethod
+    def initial_state(self) -> Any:
+        """The server's state before the first round."""
+
+    @abc.abstractmethod
+    def run_round(self, state: Any) -> RoundOutcome:
+        """One round: a function of the state (with its round) and the seed."""
+
+    @abc.abstractmethod
+    def score_fn(self, state: Any) -> ScoreFn:
+        """How the state's model classifies images and what that costs."""
+
+    @abc.abstractmethod
+    def exports(self, state: Any) -> "dict[str, np.ndarray]":
+        """The arrays beside the weights that classification needs."""
+
+    def initial_optimizer_state(self) -> Weights:
+        """Zeros where the state is shared; nothing where clients start fresh."""
+        if self.setup.config.optimizer_state == "fresh":
+            return ()
+        shapes = [tuple(w.shape) for w in self.model.trainable_variables]
+        return self.optimizer.initial_state(shapes)
+
+    def load_weights(self, weights: Weights) -> None:
+        """Sets the weights of the model that evaluates."""
+        self.model.set_weights(list(weights))
+
+
+def regularization(config: ExperimentConfig) -> Regularization:
+    """The terms that the configuration adds to any loss."""
+    return Regularization(
+        l2_factor=config.l2_factor if config.l2_in_loss else 0.0,
+        mu=config.mu if config.fl_framework == "fedprox" else 0.0,
+        proximal_gradient=config.proximal_gradient,
+    )
+
+
+def bind_round(
+    setup: Setup,
+    optimizer: Optimizer,
+    update: Callable[[LocalModel, Any, Any], Any],
+    message_spec: Any,
+    client_spec: Any,
+) -> Round:
+    """The TFF round for an update, with the configured optimizer treatment."""
+    config = setup.config
+    num_clients = config.num_active_client
+
+    def make_update() -> Any:
+        local = LocalModel(setup.model_fn, optimizer, regularization(config))
+        return lambda message, client: update(local, message, client)
+
+    made: Round
+    if config.optimizer_state == "sequential":
+        made = SequentialRound(
+            make_update, message_spec, client_spec, num_clients, _hand_on_optimizer
+        )
+    else:
+        made = ParallelRound(make_update, message_spec, client_spec, num_clients)
+    back_to_eager(setup.model_fn)
+    return made
+
+
+def back_to_eager(model_fn: ModelFn) -> None:
+    """Mends what tracing does to Keras models made before.
+
+    TFF traces in a graph of the old kind. A Keras model made there switches Keras's
+    layer classes to that mode, and models made eagerly before no longer run. Making
+    one eagerly switches the classes back.
+    """
+    model_fn()
+
+
+def _hand_on_optimizer(message: Any, optimizer_state: Any) -> Any:
+    return attr.evolve(message, optimizer_state=optimizer_state)
+
+
+def next_optimizer_state(config: ExperimentConfig, exchange: Any) -> Weights:
+    """The server's optimizer state after a round."""
+    if config.optimizer_state == "averaged":
+        return tuple(exchange.mean.optimizer_state)
+    return tuple(exchange.handed_on)
+
+
+def specs_of(arrays: Any) -> Any:
+    """The `tf.TensorSpec` of each array of a structure."""
+    return tf.nest.map_structure(
+        lambda x: tf.TensorSpec(np.shape(x), np.asarray(x).dtype), arrays
+    )
+
+
+def class_counts(labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """How many labels there are of each class, [K]."""
+    return np.bincount(labels, minlength=num_classes)
+
+
+def shares_optimizer(config: ExperimentConfig) -> "dict[str, bool]":
+    """The two switches of a client update that concern the optimizer's state."""
+    return {
+        "share_optimizer": config.optimizer_state == "averaged",
+        "pass_on_optimizer": config.optimizer_state == "sequential",
+    }

@@ -1,0 +1,280 @@
+"""The binding to TensorFlow Federated: a round as federated computations.
+
+    message@SERVER -> broadcast -> client update -> weighted sum, slots -> mean@SERVER
+
+A method gives a client update in plain TensorFlow; this module turns it into
+
+* `ParallelRound`: all clients at once, and the weighted mean of what they return;
+* `SequentialRound`: one client after another, where each must wait for the one before,
+  with the weighted sums carried along; the mean is taken at the end.
+
+What the server keeps of each client apart travels in slots: TFF only sums, so a client
+places its values in a zero-padded array with one row a client, at its own row, and the
+sum of these arrays is the list. Weighted sums and slots go through a single
+`federated_sum`, so that a round can be spread over several workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence, Tuple
+
+import attr
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl.types import ClientOutput
+
+# Makes, while a computation is traced, the update: (message, client) -> ClientOutput.
+MakeUpdate = Callable[[], Callable[[Any, Any], ClientOutput]]
+
+
+@attr.frozen(eq=False)
+class Totals:
+    """Sums over clients: of weight times what is averaged, and of the weights."""
+
+    weighted: Any
+    weight: Any
+
+
+@attr.frozen(eq=False)
+class Returned:
+    """What a client sends up: its part of the totals and slots, and what it hands on."""
+
+    totals: Totals
+    slots: Any
+    handed_on: Any
+
+
+@attr.frozen(eq=False)
+class Exchange:
+    """What a round brought.
+
+    Attributes:
+        mean: the weighted mean over the clients, eq. (1).
+        own: what each client returned apart, one row a client.
+        handed_on: what the last client handed on; nothing where all train at once.
+        bytes_down: bytes broadcast to all clients.
+        bytes_up: bytes that all clients returned.
+    """
+
+    mean: Any
+    own: Any
+    handed_on: Any
+    bytes_down: int
+    bytes_up: int
+
+
+class ParallelRound:
+    """All clients of a round in one federated computation."""
+
+    def __init__(
+        self,
+        make_update: MakeUpdate,
+        message_spec: Any,
+        client_spec: Any,
+        num_clients: int,
+    ):
+        """Binds a method's client update to TFF.
+
+        Args:
+            make_update: called while tracing; makes the variables and the update.
+            message_spec: structure of `tf.TensorSpec` of what is broadcast.
+            client_spec: the same of a client's input; it has a field `slot`.
+            num_clients: how many clients take part in a round.
+        """
+        message_type, clients_type = _placed_types(message_spec, client_spec)
+        train = _client_computation(
+            make_update, message_type.member, clients_type.member, num_clients
+        )
+        divide = tff.tensorflow.computation(
+            _weighted_mean, train.type_signature.result.totals
+        )
+
+        @tff.federated_computation(message_type, clients_type)
+        def run_round(message, clients):  # type: ignore[no-untyped-def]
+            returned = tff.federated_sum(
+                tff.federated_map(train, (tff.federated_broadcast(message), clients))
+            )
+            return tff.federated_map(divide, returned.totals), returned.slots
+
+        self.computation = run_round
+
+    def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
+        """Runs the round in TFF's runtime."""
+        mean, own = self.computation(message, list(clients))
+        return Exchange(
+            mean=mean,
+            own=own,
+            handed_on=(),
+            bytes_down=len(clients) * num_bytes(message),
+            bytes_up=len(clients) * num_bytes(mean) + num_bytes(own),
+        )
+
+
+class SequentialRound:
+    """One client after another, each waiting for something of the one before.
+
+    Still one federated computation: it has an argument at CLIENTS for each turn, with
+    the one client of that turn, so that what is handed on never leaves the worker.
+    """
+
+    def __init__(
+        self,
+        make_update: MakeUpdate,
+        message_spec: Any,
+        client_spec: Any,
+        num_clients: int,
+        hand_on: Callable[[Any, Any], Any],
+    ):
+        """Binds a method's client update to TFF.
+
+        Args:
+            make_update: see `ParallelRound`.
+            message_spec: see there.
+            client_spec: see there.
+            num_clients: see there.
+            hand_on: (message, what the client returned) -> the message for the next
+                client; a TensorFlow function.
+        """
+        message_type, clients_type = _placed_types(message_spec, client_spec)
+        train = _client_computation(
+            make_update, message_type.member, clients_type.member, num_clients
+        )
+        returned_type = train.type_signature.result
+        summed_type = [returned_type.totals, returned_type.slots]
+        add = tff.tensorflow.computation(
+            lambda a, b: tf.nest.map_structure(tf.add, a, b), [summed_type, summed_type]
+        )
+        divide = tff.tensorflow.computation(_weighted_mean, returned_type.totals)
+        next_message = tff.tensorflow.computation(
+            hand_on, [message_type.member, returned_type.handed_on]
+        )
+
+        @tff.federated_computation(message_type, [clients_type] * num_clients)
+        def run_turns(message, turns):  # type: ignore[no-untyped-def]
+            sums = None
+            for turn in range(num_clients):
+                returned = tff.federated_sum(
+                    tff.federated_map(
+                        train, (tff.federated_broadcast(message), turns[turn])
+                    )
+                )
+                message = tff.federated_map(next_message, (message, returned.handed_on))
+                part = tff.federated_zip((returned.totals, returned.slots))
+                sums = tff.federated_map(add, (sums, part)) if turn else part
+            return tff.federated_map(divide, sums[0]), sums[1], returned.handed_on
+
+        self.computation = run_turns
+
+    def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
+        """Runs the turns in TFF's runtime, in the order given."""
+        mean, own, last = self.computation(message, [[client] for client in clients])
+        return Exchange(
+            mean=mean,
+            own=own,
+            handed_on=last,
+            bytes_down=len(clients) * num_bytes(message),
+            bytes_up=len(clients) * num_bytes((mean, last)) + num_bytes(own),
+        )
+
+
+class CollectRound:
+    """Something of each client apart, made with the weights broadcast; no mean."""
+
+    def __init__(
+        self,
+        make_work: Callable[[], Callable[[Any, Any], Any]],
+        weights_spec: Any,
+        client_spec: Any,
+        num_clients: int,
+    ):
+        """Binds the clients' work to TFF.
+
+        Args:
+            make_work: called while tracing; makes the variables and the function
+                (weights, client) -> what the client returns.
+            weights_spec: structure of `tf.TensorSpec` of the weights.
+            client_spec: the same of a client's input; it has a field `slot`.
+            num_clients: how many clients take part in a round.
+        """
+        weights_type, clients_type = _placed_types(weights_spec, client_spec)
+
+        @tff.tensorflow.computation(weights_type.member, clients_type.member)
+        def work(weights, client):  # type: ignore[no-untyped-def]
+            made = tf.function(make_work())(weights, client)
+            return _in_slots(made, client.slot, num_clients)
+
+        @tff.federated_computation(weights_type, clients_type)
+        def collect(weights, clients):  # type: ignore[no-untyped-def]
+            return tff.federated_sum(
+                tff.federated_map(work, (tff.federated_broadcast(weights), clients))
+            )
+
+        self.computation = collect
+
+    def __call__(self, weights: Any, clients: Sequence[Any]) -> Exchange:
+        """Runs it in TFF's runtime; there is no mean in what it brings."""
+        own = self.computation(weights, list(clients))
+        return Exchange(
+            mean=None,
+            own=own,
+            handed_on=(),
+            bytes_down=len(clients) * num_bytes(weights),
+            bytes_up=num_bytes(own),
+        )
+
+
+def num_bytes(structure: Any) -> int:
+    """The bytes of all arrays of a structure."""
+    return sum(np.asarray(x).nbytes for x in tf.nest.flatten(structure))
+
+
+def _placed_types(message_spec: Any, client_spec: Any) -> Tuple[Any, Any]:
+    return (
+        tff.FederatedType(tff.types.tensorflow_to_type(message_spec), tff.SERVER),
+        tff.FederatedType(tff.types.tensorflow_to_type(client_spec), tff.CLIENTS),
+    )
+
+
+def _client_computation(
+    make_update: MakeUpdate, message_type: Any, client_type: Any, num_slots: int
+) -> tff.Computation:
+    @tff.tensorflow.computation(message_type, client_type)
+    def train(message, client):  # type: ignore[no-untyped-def]
+        output = tf.function(make_update())(message, client)
+        return Returned(
+            totals=Totals(
+                weighted=tf.nest.map_structure(
+                    lambda x: output.weight * x, output.averaged
+                ),
+                weight=output.weight,
+            ),
+            slots=_in_slots(output.own, client.slot, num_slots),
+            handed_on=output.handed_on,
+        )
+
+    return train
+
+
+def _in_slots(structure: Any, slot: tf.Tensor, num_slots: int) -> Any:
+    return tf.nest.map_structure(lambda x: _in_slot(x, slot, num_slots), structure)
+
+
+def _in_slot(value: tf.Tensor, slot: tf.Tensor, num_slots: int) -> tf.Tensor:
+    """[...] -> [num_slots, ...], zero but for the row `slot`; booleans as int32."""
+    if value.dtype == tf.bool:
+        value = tf.cast(value, tf.int32)
+    if num_slots == 1:
+        return value[tf.newaxis]
+    row = tf.reshape(
+        tf.one_hot(slot, num_slots, dtype=value.dtype), [num_slots] + [1] * len(value.shape)
+    )
+    return row * value[tf.newaxis]
+
+
+def _weighted_mean(totals: Totals) -> Any:
+    """Eq. (1) of Kim et al. 2022: sum_i w_i x_i / sum_i w_i."""
+    return tf.nest.map_structure(lambda x: x / totals.weight, totals.weighted)
+
+

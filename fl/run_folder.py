@@ -1,0 +1,237 @@
+"""The folder of a run: what is where, who may write to it, and whether it may go on.
+
+Nothing here imports TensorFlow: a run that cannot start says so at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Dict, List, Mapping, Optional, Type
+
+from fl import files
+from flags.config import ExperimentConfig, declarations
+from flags.errors import UsageError
+
+LOCK_NAME = ".lock"
+PACKAGES = ("tensorflow", "tensorflow-federated", "tensorflow-datasets", "numpy")
+
+
+class RunFolder:
+    """`<out_dir>/<exp_name>`, held by one process at a time."""
+
+    def __init__(self, config: ExperimentConfig):
+        """Checks that the run may start or go on; changes nothing of an earlier one.
+
+        Raises:
+            UsageError: if the folder cannot be written, is in use, or holds a run that
+                the flags do not allow to touch.
+        """
+        self.path = Path(config.out_dir) / config.exp_name
+        self._config = config
+        self._lock: Optional[int] = None
+        self._check_existing()
+        self._acquire()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._release()
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration with versions."""
+        return self.path / "config.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One row a round."""
+        return self.path / "metrics.csv"
+
+    @property
+    def clients_file(self) -> Path:
+        """One row a client and round."""
+        return self.path / "clients.csv"
+
+    @property
+    def summary_file(self) -> Path:
+        """The result."""
+        return self.path / "summary.json"
+
+    @property
+    def curves_file(self) -> Path:
+        """Accuracy and loss over the rounds."""
+        return self.path / "curves.png"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The server's state after a round."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def worker_log(self) -> Path:
+        """What TFF's worker says."""
+        return self.path / "worker.log"
+
+    @property
+    def weights_file(self) -> Path:
+        """Weights and prototypes of the finished run."""
+        return self.path / "model.npz"
+
+    @property
+    def keras_file(self) -> Path:
+        """The network of the finished run."""
+        return self.path / "model.keras"
+
+    def begin(self) -> None:
+        """Makes the folder ready: removes an earlier run if told so, or its leftovers."""
+        if self._config.overwrite:
+            self._clear()
+        files.remove_leftovers(self.path)
+        if not self.config_file.exists() or self._config.resume:
+            files.write_json(self.config_file, self._description())
+
+    def _check_existing(self) -> None:
+        if not self.path.exists() or not any(self._contents()):
+            return
+        if not self.config_file.exists():
+            raise UsageError(
+                f"--exp_name: found files in {self.path} that are no run of ours; "
+                "choose another name or --out_dir"
+            )
+        if self._config.resume:
+            self._check_same_configuration()
+        elif not self._config.overwrite:
+            raise UsageError(
+                f"--exp_name: found a run in {self.path}; --resume continues it, "
+                "--overwrite replaces it"
+            )
+
+    def _contents(self) -> List[Path]:
+        if not self.path.is_dir():
+            raise UsageError(f"--out_dir: found a file at {self.path}, must be a folder")
+        return [p for p in self.path.iterdir() if p.name != LOCK_NAME]
+
+    def _acquire(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise UsageError(
+                f"--out_dir: {self.path} cannot be written ({error.strerror}); "
+                "name a folder that can"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"--exp_name: the run in {self.path} is in use by another process; "
+                "wait for it or choose another name"
+            ) from None
+
+    def _release(self) -> None:
+        """Lets go of the folder, and leaves none behind where no run began."""
+        if self._lock is None:
+            return
+        if not self._contents():
+            (self.path / LOCK_NAME).unlink(missing_ok=True)
+            self.path.rmdir()
+        os.close(self._lock)
+        self._lock = None
+
+    def _clear(self) -> None:
+        for path in self._contents():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def _check_same_configuration(self) -> None:
+        """A run goes on only as what it began; more rounds are allowed."""
+        before = read_config(self.config_file)
+        now = self._config.as_dict()
+        differing = [
+            f"--{name} was {before.get(name)}, now {now[name]}"
+            for name in _describing_flags()
+            if before.get(name) != now[name]
+        ]
+        grown = before.get("num_round", 0) < now["num_round"]
+        if grown and not depends_on_num_round(self._config):
+            differing = [d for d in differing if not d.startswith("--num_round ")]
+        if differing:
+            raise UsageError(
+                f"--resume: the run in {self.path} has another configuration: "
+                f"{'; '.join(differing)}"
+            )
+
+    def _description(self) -> Mapping[str, Any]:
+        return {
+            "config": self._config.as_dict(),
+            "python": platform.python_version(),
+            "packages": {name: metadata.version(name) for name in PACKAGES},
+            "git_commit": _git_commit(),
+        }
+
+
+
+
+def read_config(path: Path) -> Dict[str, Any]:
+    """The flags of a run, from its config.json.
+
+    Raises:
+        UsageError: if the file cannot be read.
+    """
+    try:
+        config = json.loads(path.read_text())["config"]
+        return dict(config)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{path}: cannot be read as a run's configuration; the run is damaged, "
+            "--overwrite replaces it"
+        ) from None
+
+
+def depends_on_num_round(config: ExperimentConfig) -> bool:
+    """Whether a run of more rounds differs from the start on."""
+    return config.method != "protofssl" and config.baseline_lr == "cosine"
+
+
+def _describing_flags() -> List[str]:
+    return [
+        f.name
+        for f in declarations()
+        if f.metadata["describes_run"] and f.name != "exp_name"
+    ]
+
+
+def _git_commit() -> Optional[str]:
+    """The commit of this program's checkout; None where it is not a checkout."""
+    try:
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None if result.returncode == 0 else None

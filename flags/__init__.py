@@ -1,0 +1,1 @@
+"""The command line: flags, their defaults, and the configuration they resolve to."""

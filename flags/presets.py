@@ -1,0 +1,28 @@
+"""Defaults that depend on the method or the data set; a flag given beats them."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+# What `--method=NAME` brings with it, from the published recipe of that method.
+METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "protofssl": {},
+    "fedavg": {"local_episode": 2, "num_unlabel": 0},
+}
+
+DATASET_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "cifar10": {},
+    "cifar100": {"num_client": 10, "num_unlabel": 4900},
+    "svhn": {},
+    "stl10": {"num_label": 10, "num_unlabel": 980},
+    # 1,797 images make ten clients; a run of this size takes minutes on two cores.
+    "digits": {
+        "num_client": 10,
+        "num_label": 3,
+        "num_unlabel": 80,
+        "q_unlabel": 40,
+        "local_episode": 5,
+        "num_round": 40,
+        "eval_every": 1,
+    },
+}

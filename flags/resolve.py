@@ -1,0 +1,213 @@
+"""From the flags given to the configuration of a run, checked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, List, Mapping, Tuple
+
+import attr
+
+from flags import presets
+from flags.config import ExperimentConfig, declarations, fidelity_columns
+from flags.errors import UsageError
+from models.init import parse_init
+
+
+@attr.frozen
+class Resolved:
+    """A configuration and the warnings a user should see about it."""
+
+    config: ExperimentConfig
+    warnings: Tuple[str, ...]
+
+
+def resolve(given: Mapping[str, Any]) -> Resolved:
+    """Fills in what was not given and checks the whole.
+
+    Later layers win: the declared defaults, the column of --fidelity, the defaults of
+    the method, those of the data set, and what was given.
+
+    Args:
+        given: the flags on the command line, by name.
+
+    Raises:
+        UsageError: for a value or combination that cannot run.
+    """
+    _check_values(given)
+    values = {f.name: f.default for f in declarations()}
+    values.update(fidelity_columns()[given.get("fidelity", values["fidelity"])])
+    values["method"] = method = _method(given)
+    if not (given.get("is_sl") or given.get("fixmatch")):
+        values.update(presets.METHOD_DEFAULTS[method])
+    dataset = presets.DATASET_DEFAULTS[given.get("dataset", values["dataset"])]
+    values.update({k: v for k, v in dataset.items() if _applies(k, method)})
+    values.update({k: v for k, v in given.items() if k != "method"})
+    values["bn_type"] = _norm(given)
+    warnings: List[str] = []
+    if method == "protofssl":
+        values["helper_cnt"] = _helper_count(values, "helper_cnt" in given, warnings)
+    config = ExperimentConfig(**values)
+    _check_combination(config)
+    warnings.extend(_inert_flags(config, given))
+    return Resolved(config=config, warnings=tuple(warnings))
+
+
+def _check_values(given: Mapping[str, Any]) -> None:
+    for declared in declarations():
+        if declared.name in given:
+            check_value(declared, given[declared.name])
+
+
+def check_value(declared: Any, value: Any) -> None:
+    """Holds one value against the choices or the range of its declaration."""
+    limits = declared.metadata
+    if limits["choices"] and value not in limits["choices"]:
+        options = ", ".join(limits["choices"])
+        raise UsageError(f"--{declared.name}: found '{value}', must be one of {options}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return
+    wanted = []
+    if limits["at_least"] is not None:
+        wanted.append((value >= limits["at_least"], f"at least {limits['at_least']}"))
+    if limits["above"] is not None:
+        wanted.append((value > limits["above"], f"above {limits['above']}"))
+    if limits["below"] is not None:
+        wanted.append((value < limits["below"], f"below {limits['below']}"))
+    if not math.isfinite(value) or not all(met for met, _ in wanted):
+        text = " and ".join(text for _, text in wanted)
+        raise UsageError(f"--{declared.name}: found {value}, must be {text}")
+
+
+def _method(given: Mapping[str, Any]) -> str:
+    """The method, from --method or the authors' flags; is_sl wins over fixmatch."""
+    theirs = None
+    if given.get("fixmatch"):
+        theirs = ("fixmatch", "fixmatch")
+    if given.get("is_sl"):
+        theirs = ("is_sl", "fedavg")
+    named = given.get("method")
+    if theirs and named and named != theirs[1]:
+        raise UsageError(
+            f"--{theirs[0]} with --method={named}: found two methods, give one of them"
+        )
+    if theirs:
+        return theirs[1]
+    return str(named or "protofssl")
+
+
+def _applies(name: str, method: str) -> bool:
+    """Whether a data set's default is meant for the method.
+
+    Sizes of ProtoFSSL's training are not: other methods have recipes of their own.
+    """
+    if method == "fedavg":
+        return name not in ("num_unlabel", "local_episode")
+    return True
+
+
+def _norm(given: Mapping[str, Any]) -> str:
+    norm = given.get("bn_type")
+    if given.get("bn") and norm not in (None, "bn"):
+        raise UsageError(
+            f"--bn with --bn_type={norm}: --bn is short for --bn_type=bn, give one"
+        )
+    return "bn" if given.get("bn") else str(norm or "none")
+
+
+def _helper_count(values: Mapping[str, Any], given: bool, warnings: List[str]) -> int:
+    """What was asked for, if the bank can hold it; the default shrinks to fit."""
+    count = int(values["helper_cnt"])
+    capacity = values["keep_proto_rounds"] * values["num_active_client"]
+    if count <= capacity:
+        return count
+    holds = (
+        f"the bank holds {capacity} (--keep_proto_rounds={values['keep_proto_rounds']}"
+        f" times --num_active_client={values['num_active_client']})"
+    )
+    if given:
+        raise UsageError(f"--helper_cnt: found {count}, {holds}; at most that many")
+    warnings.append(f"--helper_cnt: its default {count} is lowered to {capacity}: {holds}")
+    return int(capacity)
+
+
+def _check_combination(config: ExperimentConfig) -> None:
+    _check_run(config)
+    _check_clients(config)
+    if config.method == "protofssl":
+        _check_episodes(config)
+
+
+def _check_run(config: ExperimentConfig) -> None:
+    name = config.exp_name
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise UsageError(f"--exp_name: found '{name}', must be the name of a folder")
+    if config.resume and config.overwrite:
+        raise UsageError("--resume with --overwrite: found both, give one of them")
+    try:
+        parse_init(config.init)
+    except ValueError as error:
+        raise UsageError(f"--init: {error}") from None
+
+
+def _check_clients(config: ExperimentConfig) -> None:
+    if config.num_active_client > config.num_client:
+        raise UsageError(
+            f"--num_active_client: found {config.num_active_client}, there are only "
+            f"--num_client={config.num_client}"
+        )
+    if config.extreme_non_iid and not config.non_iid:
+        raise UsageError("--extreme_non_iid: found without --non_iid, give both")
+    if config.dirichlet_alpha > 0 and config.non_iid:
+        raise UsageError(
+            f"--dirichlet_alpha={config.dirichlet_alpha} with --non_iid: found two ways "
+            "to deal the data, give one of them"
+        )
+
+
+def _check_episodes(config: ExperimentConfig) -> None:
+    if config.s_label + config.q_label > config.num_label:
+        raise UsageError(
+            f"--s_label={config.s_label} and --q_label={config.q_label}: an episode "
+            f"needs {config.s_label + config.q_label} labelled images per class, found "
+            f"--num_label={config.num_label}"
+        )
+    if config.q_unlabel > config.num_unlabel:
+        raise UsageError(
+            f"--q_unlabel: found {config.q_unlabel}, a client has only "
+            f"--num_unlabel={config.num_unlabel}"
+        )
+
+
+def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str]:
+    """A line for each flag given that the chosen switches keep from counting."""
+    proto = config.method == "protofssl"
+    policies = {config.helper_policy, config.eval_prototypes}
+    cases = [
+        (
+            config.fl_framework == "fedprox" and not config.proximal_gradient,
+            "--fl_framework=fedprox: its term (--mu) only shows in the reported loss; "
+            "--proximal_gradient=true makes it count in the training",
+        ),
+        (
+            "mu" in given and config.fl_framework == "fedavg",
+            "--mu has no effect; --fl_framework=fedprox makes it count",
+        ),
+        (
+            "l2_factor" in given and not config.l2_in_loss,
+            "--l2_factor has no effect; --l2_in_loss=true makes it count",
+        ),
+        (
+            proto and "helper_cnt" in given and policies == {"all_kept"},
+            "--helper_cnt has no effect; --helper_policy=newest makes it count",
+        ),
+        (
+            proto and config.stddev > 0 and not config.use_noise,
+            "--stddev has no effect; --use_noise=true makes it count",
+        ),
+        (
+            config.dataset == "stl10" and config.non_iid and not config.extreme_non_iid,
+            "--non_iid has no meaning for STL-10's unlabelled images, which have no "
+            "labels; they are dealt at random",
+        ),
+    ]
+    return [text for applies, text in cases if applies]

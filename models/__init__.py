@@ -1,0 +1,1 @@
+"""The networks: frozen specs, one builder for all of them, and initial weights."""
