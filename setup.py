@@ -21,6 +21,7 @@ setup(
         "grpcio",
         "matplotlib",
         "numpy<2",
+        "pillow",
         "psutil",
         "scikit-learn",
         "tensorflow==2.14.1",

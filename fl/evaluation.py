@@ -83,6 +83,15 @@ def score_with_prototypes(
     return tf.argmax(probs, axis=-1, output_type=tf.int32), loss
 
 
+def score_with_logits(
+    model: tf.keras.Model, images: tf.Tensor, labels: tf.Tensor
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Classifies by a dense layer's logits; the loss is their cross entropy."""
+    logits = model(to_float(images), training=False)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    return tf.argmax(logits, axis=-1, output_type=tf.int32), loss
+
+
 def confusion_matrix(evaluation: Evaluation, num_classes: int) -> np.ndarray:
     """Counts [true class, predicted class]."""
     matrix = np.zeros([num_classes, num_classes], np.int64)

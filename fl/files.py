@@ -13,7 +13,7 @@ from typing import Any, Iterator, List, Union
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.unfinished")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.unfinished(\.\w+)?")
 
 
 @contextlib.contextmanager
@@ -32,7 +32,10 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.unfinished")
+    # The ending stays the last part of the name: some writers insist on theirs.
+    temporary = target.with_name(
+        f".{target.stem}.{secrets.token_hex(8)}.unfinished{target.suffix}"
+    )
     try:
         yield temporary
         _sync(temporary)

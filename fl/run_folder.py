@@ -24,32 +24,11 @@ LOCK_NAME = ".lock"
 PACKAGES = ("tensorflow", "tensorflow-federated", "tensorflow-datasets", "numpy")
 
 
-class RunFolder:
-    """`<out_dir>/<exp_name>`, held by one process at a time."""
+class RunFiles:
+    """What lies where in the folder of a run."""
 
-    def __init__(self, config: ExperimentConfig):
-        """Checks that the run may start or go on; changes nothing of an earlier one.
-
-        Raises:
-            UsageError: if the folder cannot be written, is in use, or holds a run that
-                the flags do not allow to touch.
-        """
-        self.path = Path(config.out_dir) / config.exp_name
-        self._config = config
-        self._lock: Optional[int] = None
-        self._check_existing()
-        self._acquire()
-
-    def __enter__(self) -> "RunFolder":
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self._release()
+    def __init__(self, path: Path):
+        self.path = path
 
     @property
     def config_file(self) -> Path:
@@ -100,6 +79,34 @@ class RunFolder:
     def keras_file(self) -> Path:
         """The network of the finished run."""
         return self.path / "model.keras"
+
+
+class RunFolder(RunFiles):
+    """`<out_dir>/<exp_name>`, held by one process at a time."""
+
+    def __init__(self, config: ExperimentConfig):
+        """Checks that the run may start or go on; changes nothing of an earlier one.
+
+        Raises:
+            UsageError: if the folder cannot be written, is in use, or holds a run that
+                the flags do not allow to touch.
+        """
+        super().__init__(Path(config.out_dir) / config.exp_name)
+        self._config = config
+        self._lock: Optional[int] = None
+        self._check_existing()
+        self._acquire()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._release()
 
     def begin(self) -> None:
         """Makes the folder ready: removes an earlier run if told so, or its leftovers."""

@@ -22,7 +22,6 @@ import grpc
 import tensorflow_federated as tff
 
 READY_SECONDS = 60.0
-GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.05
 MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 CHANNEL_OPTIONS = (
@@ -37,15 +36,29 @@ class RuntimeFailure(Exception):
     """The worker process did not start, or is lost; the text is for the user."""
 
 
+class _NoWorker(tff.framework.SyncContext):
+    """Stands where TFF would start a worker of its own."""
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Refuses: computations run inside `with Worker(...)`."""
+        raise RuntimeFailure("no worker is running; computations need `fl.runtime.Worker`")
+
+
+# TFF comes with a context that would start a worker behind our back, and that ends
+# with a stray traceback even when never used.
+tff.framework.set_default_context(_NoWorker())
+
+
 class Worker:
     """One worker process and the TFF context that runs computations in it."""
 
-    def __init__(self, log_path: Path, threads: int = 0, concurrent_clients: int = -1):
+    def __init__(self, log_path: Path, concurrent_clients: int = -1):
         """Starts the process and waits until it answers.
+
+        It takes over the settings of `fl.environment` from this process.
 
         Args:
             log_path: where the worker's own output goes.
-            threads: threads for one operation; 0 leaves the choice to TensorFlow.
             concurrent_clients: how many clients may train at once; -1 for all.
 
         Raises:
@@ -53,7 +66,7 @@ class Worker:
         """
         self.log_path = log_path
         self._port = _free_port()
-        self._process = self._start(threads, concurrent_clients)
+        self._process = self._start(concurrent_clients)
         self._channel = grpc.insecure_channel(
             f"localhost:{self._port}", options=CHANNEL_OPTIONS
         )
@@ -82,19 +95,13 @@ class Worker:
         return self._process.pid
 
     def close(self) -> None:
-        """Ends the worker; it is gone when this returns."""
+        """Ends the worker, which holds nothing that is not here; it is gone on return."""
+        tff.framework.set_default_context(_NoWorker())
         self._channel.close()
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        self._process.kill()
         self._process.wait()
 
-    def _start(
-        self, threads: int, concurrent_clients: int
-    ) -> "subprocess.Popen[bytes]":
+    def _start(self, concurrent_clients: int) -> "subprocess.Popen[bytes]":
         parent = os.getpid()
 
         def tie_to_parent() -> None:
@@ -115,7 +122,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=tie_to_parent,
-                env=_environment(threads),
+                env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1"),
             )
 
     def _wait_until_ready(self) -> None:
@@ -154,17 +161,6 @@ class Worker:
 def worker_binary() -> Path:
     """The worker program inside the installed TFF package."""
     return Path(tff.__file__).parent / "data" / "worker_binary"
-
-
-def _environment(threads: int) -> Mapping[str, str]:
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1")
-    # TensorFlow leaves oneDNN off on processors without AVX-512, where its gradients of
-    # convolutions are still up to eight times as fast.
-    environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    if threads > 0:
-        for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
-            environment[name] = str(threads)
-    return environment
 
 
 def _free_port() -> int:

@@ -57,6 +57,7 @@ def _flag(
         theirs: whether the authors' program has it too.
         describes_run: whether two runs that differ in it are different runs.
     """
+    columns = dict(zip(FIDELITIES, (default, head, paper)))
     metadata = {
         "help": text,
         "group": group,
@@ -66,7 +67,7 @@ def _flag(
         "below": below,
         "theirs": theirs,
         "describes_run": describes_run,
-        "columns": None if head is None else dict(zip(FIDELITIES, (default, head, paper))),
+        "columns": None if head is None else columns,
     }
     return attr.field(default=default, metadata=metadata)
 
@@ -158,7 +159,14 @@ class ExperimentConfig:
         "stl10 also x_unlabeled), looked at before the cache and the download.",
         DATA,
     )
-    num_client: int = _flag(100, "Clients, N in the paper.", DATA, at_least=1, theirs=True)
+    num_client: int = _flag(
+        100,
+        "Clients, N in the paper.",
+        DATA,
+        at_least=1,
+        below=10**6,
+        theirs=True,
+    )
     num_label: int = _flag(
         5, "Labelled images per class at a client.", DATA, at_least=1, theirs=True
     )
@@ -170,7 +178,8 @@ class ExperimentConfig:
     )
     extreme_non_iid: bool = _flag(
         False,
-        "With --non_iid: deal labelled images unevenly too; a client lacks two classes.",
+        "With --non_iid: deal labelled images unevenly too; a client lacks two "
+        "classes.",
         DATA,
         theirs=True,
     )
@@ -197,7 +206,7 @@ class ExperimentConfig:
         choices=NORMS,
         theirs=True,
     )
-    bn: bool = _flag(False, "Short for --bn_type=bn.", NETWORK)
+    bn: bool = _flag(False, "Short for --bn_type=bn.", NETWORK, describes_run=False)
     init: str = _flag(
         "default",
         "Initial weights: `default`, drawn from --seed, or `numpy:SEED`, kernels from "
@@ -206,7 +215,11 @@ class ExperimentConfig:
     )
 
     num_active_client: int = _flag(
-        5, "Clients that train in a round, m in the paper.", FEDERATION, at_least=1, theirs=True
+        5,
+        "Clients that train in a round, m in the paper.",
+        FEDERATION,
+        at_least=1,
+        theirs=True,
     )
     fl_framework: str = _flag(
         "fedavg",
@@ -260,7 +273,10 @@ class ExperimentConfig:
         100, "Unlabelled images per episode.", UNLABELED, at_least=1, theirs=True
     )
     unlabeled_weight: float = _flag(
-        0.3, "Weight of the unlabelled loss, lambda in the paper.", UNLABELED, at_least=0
+        0.3,
+        "Weight of the unlabelled loss, lambda in the paper.",
+        UNLABELED,
+        at_least=0,
     )
     temperature: float = _flag(
         0.5, "Temperature T that sharpens pseudo-labels.", UNLABELED, above=0
@@ -346,7 +362,12 @@ class ExperimentConfig:
     )
 
     split_seed: int = _flag(
-        1001, "Seed of the split of the data.", FIDELITY, at_least=0, head=101, paper=1001
+        1001,
+        "Seed of the split of the data.",
+        FIDELITY,
+        at_least=0,
+        head=101,
+        paper=1001,
     )
     unlabeled_overlap: bool = _flag(
         False,
@@ -382,7 +403,11 @@ class ExperimentConfig:
         paper="euclidean",
     )
     pseudo_label_gradient: bool = _flag(
-        True, "A gradient flows through the pseudo-label.", FIDELITY, head=True, paper=False
+        True,
+        "A gradient flows through the pseudo-label.",
+        FIDELITY,
+        head=True,
+        paper=False,
     )
     l2_in_loss: bool = _flag(
         False, "The L2 term is part of the loss.", FIDELITY, head=False, paper=True
@@ -450,7 +475,8 @@ class ExperimentConfig:
     )
     sl_batch_size: int = _flag(
         32,
-        "Batch size of the supervised method; 0 takes all of a client's images at once.",
+        "Batch size of the supervised method; 0 takes all of a client's images at "
+        "once.",
         FIDELITY,
         at_least=0,
         head=0,
@@ -471,9 +497,14 @@ class ExperimentConfig:
         "flags' own defaults.",
         BASELINES,
         theirs=True,
+        describes_run=False,
     )
     fixmatch: bool = _flag(
-        False, "The authors' flag for FixMatch.", BASELINES, theirs=True
+        False,
+        "The authors' flag for FixMatch.",
+        BASELINES,
+        theirs=True,
+        describes_run=False,
     )
 
     def as_dict(self) -> Mapping[str, Any]:

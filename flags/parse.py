@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import textwrap
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from absl import flags as absl_flags
 
+from flags import flagfile
 from flags.config import declarations
 from flags.errors import UsageError
 from flags.resolve import Resolved, resolve
 
-TRUE_WORDS = ("true", "t", "1", "yes", "y")
-FALSE_WORDS = ("false", "f", "0", "no", "n")
+BOOLEAN_WORDS = {
+    **dict.fromkeys(("true", "t", "1", "yes", "y"), "true"),
+    **dict.fromkeys(("false", "f", "0", "no", "n"), "false"),
+}
+KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+}
+HELP_NAMES = ("h", "help", "helpfull", "helpshort")
 INTRODUCTION = """\
 Trains ProtoFSSL (Kim et al. 2022) and the methods it is compared with, on TensorFlow
 Federated. Without flags: handwritten digits, some minutes on two cores.
@@ -25,7 +36,7 @@ Federated. Without flags: handwritten digits, some minutes on two cores.
 """
 
 
-class HelpWanted(Exception):
+class HelpWanted(Exception):  # noqa: N818 - asking for help is no error
     """The user asked for help; the text is the help."""
 
 
@@ -43,17 +54,17 @@ def parse(argv: Sequence[str]) -> Resolved:
 
 
 def given_flags(argv: Sequence[str]) -> Mapping[str, Any]:
-    """The flags on the command line, by name, with typed values."""
+    """The flags on the command line, by name, with typed values; the last one wins."""
+    _heed_help(argv)
+    words = flagfile.expand(argv)
+    _heed_help(words)
     values = _flag_values()
-    try:
-        words = values.read_flags_from_files(list(argv), force_gnu=True)
-        if any(word in ("--help", "-h", "--helpfull", "-help") for word in words):
-            raise HelpWanted(help_text())
-        rest = values(["main.py", *_normalize(words)])[1:]
-    except absl_flags.Error as error:
-        raise UsageError(_explain(error)) from None
-    if rest:
-        raise UsageError(f"found '{rest[0]}', which is no flag; flags start with --")
+    for name, text in _pairs(words):
+        try:
+            values[name].parse(text)
+        except absl_flags.IllegalFlagValueError:
+            kind = KINDS[type(_declared()[name].default)]
+            raise UsageError(f"--{name}: found '{text}', must be {kind}") from None
     return {name: values[name].value for name in values if values[name].present}
 
 
@@ -92,6 +103,11 @@ def _show(value: Any) -> str:
     return "none" if value == "" else str(value)
 
 
+def _heed_help(words: Sequence[str]) -> None:
+    if any(w.startswith("-") and _split(w)[0] in HELP_NAMES for w in words):
+        raise HelpWanted(help_text())
+
+
 def _flag_values() -> absl_flags.FlagValues:
     """One absl flag a declaration, apart from absl's global flags."""
     values = absl_flags.FlagValues()
@@ -111,68 +127,62 @@ def _flag_values() -> absl_flags.FlagValues:
     return values
 
 
-def _normalize(words: Sequence[str]) -> List[str]:
-    """Writes every flag as absl reads it: `--name=value` or `--name`.
+def _pairs(words: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    """Names and values, in order, from all the ways in which they can be written.
 
-    absl takes `--use_noise False` as true and a stray word. A line of a flag file may
-    hold `--name value`. The authors' argparse takes any unambiguous start of a name.
+    absl's own parser takes `--use_noise False` as true and a stray word, and knows no
+    abbreviations; the authors' argparse takes any unambiguous start of a name.
     """
-    queue = [part for word in words for part in _split_line(word)]
-    result: List[str] = []
+    queue = list(words)
     while queue:
         word = queue.pop(0)
-        if not word.startswith("--") or word == "--":
-            result.append(word)
-            continue
-        name, equals, value = word[2:].partition("=")
-        name = _full_name(name)
-        if not equals and queue and _takes(name, queue[0]):
-            equals, value = "=", queue.pop(0)
-        result.append(f"--{name}{equals}{_boolean_word(name, value)}")
-    return result
+        name, equals, value = _split(word)
+        if not word.startswith("-") or not name:
+            raise UsageError(f"found '{word}', which is no flag; flags start with --")
+        if _is_negation(name):
+            if equals:
+                raise UsageError(f"--{name}: found '={value}', must have no value")
+            yield name[2:], "false"
+        elif _is_boolean(name := _full_name(name)):
+            if not equals:
+                follows = bool(queue) and queue[0].lower() in BOOLEAN_WORDS
+                value = queue.pop(0) if follows else "true"
+            yield name, BOOLEAN_WORDS.get(value.lower(), value)
+        else:
+            if not equals and (not queue or queue[0].startswith("--")):
+                raise UsageError(f"--{name}: found no value; give --{name}=VALUE")
+            yield name, value if equals else queue.pop(0)
 
 
-def _split_line(word: str) -> List[str]:
-    head = word.split("=", 1)[0]
-    if word.startswith("--") and len(head.split()) > 1:
-        return word.split(None, 1)
-    return [word]
+def _split(word: str) -> Tuple[str, str, str]:
+    """A word's name without its dashes, the = if there is one, and the value."""
+    return word[2 if word.startswith("--") else 1 :].partition("=")
 
 
-def _full_name(name: str) -> str:
-    names = [d.name for d in declarations()]
-    if name in names or (name.startswith("no") and name[2:] in names):
-        return name
-    starts = [
-        d.name
-        for d in declarations()
-        if d.metadata["theirs"] and name and d.name.startswith(name)
-    ]
-    return starts[0] if len(starts) == 1 else name
-
-
-def _takes(name: str, word: str) -> bool:
-    """Whether the word is the value of the flag before it."""
-    if _is_boolean(name):
-        return word.lower() in TRUE_WORDS + FALSE_WORDS
-    return any(d.name == name for d in declarations())
-
-
-def _boolean_word(name: str, value: str) -> str:
-    """A boolean flag's value in one of the two words that absl knows."""
-    if not _is_boolean(name) or value.lower() not in TRUE_WORDS + FALSE_WORDS:
-        return value
-    return "true" if value.lower() in TRUE_WORDS else "false"
+def _declared() -> Mapping[str, Any]:
+    return {declared.name: declared for declared in declarations()}
 
 
 def _is_boolean(name: str) -> bool:
-    return any(d.name == name and isinstance(d.default, bool) for d in declarations())
+    return name in _declared() and isinstance(_declared()[name].default, bool)
 
 
-def _explain(error: absl_flags.Error) -> str:
-    """absl's message as one line that starts with the flag."""
-    text = " ".join(str(error).split())
-    if isinstance(error, absl_flags.UnrecognizedFlagError):
-        hint = f"; nearest: --{error.suggestions[0]}" if getattr(error, "suggestions", None) else ""
-        return f"--{error.flagname}: no such flag{hint}; --help lists them"
-    return text.replace("flag --", "--", 1)
+def _is_negation(name: str) -> bool:
+    return name.startswith("no") and name not in _declared() and _is_boolean(name[2:])
+
+
+def _full_name(name: str) -> str:
+    """The flag of that name, or the one of the authors' flags that starts with it."""
+    declared = _declared()
+    if name in declared:
+        return name
+    theirs = [d.name for d in declared.values() if d.metadata["theirs"]]
+    starts = [n for n in (*theirs, "help") if n.startswith(name)]
+    if len(starts) == 1:
+        return starts[0]
+    if starts:
+        options = ", ".join(f"--{n}" for n in starts)
+        raise UsageError(f"--{name}: found the start of {options}; give one of them")
+    near = difflib.get_close_matches(name, declared, n=1)
+    hint = f", the nearest is --{near[0]}" if near else ""
+    raise UsageError(f"--{name}: no such flag{hint}; --help lists them")

@@ -18,11 +18,12 @@ DATASET_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     # 1,797 images make ten clients; a run of this size takes minutes on two cores.
     "digits": {
         "num_client": 10,
-        "num_label": 3,
-        "num_unlabel": 80,
-        "q_unlabel": 40,
-        "local_episode": 5,
-        "num_round": 40,
+        "num_label": 5,
+        "num_unlabel": 60,
+        "q_unlabel": 30,
+        "num_active_client": 3,
+        "helper_cnt": 3,
+        "num_round": 20,
         "eval_every": 1,
     },
 }

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, Mapping, Tuple
+import os
+from typing import Any, Iterator, List, Mapping, Tuple
 
 import attr
 
 from flags import presets
-from flags.config import ExperimentConfig, declarations, fidelity_columns
+from flags.config import METHODS, ExperimentConfig, declarations, fidelity_columns
 from flags.errors import UsageError
 from models.init import parse_init
+
+# NumPy seeds have 32 bits, and a round's is --seed plus its number.
+LARGEST_WHOLE_NUMBER = 2**31 - 1
+LONGEST_FOLDER_NAME = 255
 
 
 @attr.frozen
@@ -38,7 +43,7 @@ def resolve(given: Mapping[str, Any]) -> Resolved:
     values.update(fidelity_columns()[given.get("fidelity", values["fidelity"])])
     values["method"] = method = _method(given)
     if not (given.get("is_sl") or given.get("fixmatch")):
-        values.update(presets.METHOD_DEFAULTS[method])
+        values.update(presets.METHOD_DEFAULTS.get(method, {}))
     dataset = presets.DATASET_DEFAULTS[given.get("dataset", values["dataset"])]
     values.update({k: v for k, v in dataset.items() if _applies(k, method)})
     values.update({k: v for k, v in given.items() if k != "method"})
@@ -63,19 +68,30 @@ def check_value(declared: Any, value: Any) -> None:
     limits = declared.metadata
     if limits["choices"] and value not in limits["choices"]:
         options = ", ".join(limits["choices"])
-        raise UsageError(f"--{declared.name}: found '{value}', must be one of {options}")
+        raise UsageError(
+            f"--{declared.name}: found '{value}', must be one of {options}"
+        )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
-    wanted = []
-    if limits["at_least"] is not None:
-        wanted.append((value >= limits["at_least"], f"at least {limits['at_least']}"))
-    if limits["above"] is not None:
-        wanted.append((value > limits["above"], f"above {limits['above']}"))
-    if limits["below"] is not None:
-        wanted.append((value < limits["below"], f"below {limits['below']}"))
-    if not math.isfinite(value) or not all(met for met, _ in wanted):
-        text = " and ".join(text for _, text in wanted)
+    unmet = [text for met, text in _limits(limits, value) if not met]
+    if unmet:
+        text = " and ".join(unmet)
         raise UsageError(f"--{declared.name}: found {value}, must be {text}")
+
+
+def _limits(limits: Mapping[str, Any], value: Any) -> Iterator[Tuple[bool, str]]:
+    """For each limit that a number has: whether it is met, and its wording."""
+    if isinstance(value, int):
+        most = LARGEST_WHOLE_NUMBER
+        yield value <= most, f"at most {most}"
+    else:
+        yield math.isfinite(value), "finite"
+    if limits["at_least"] is not None:
+        yield value >= limits["at_least"], f"at least {limits['at_least']}"
+    if limits["above"] is not None:
+        yield value > limits["above"], f"above {limits['above']}"
+    if limits["below"] is not None:
+        yield value < limits["below"], f"below {limits['below']}"
 
 
 def _method(given: Mapping[str, Any]) -> str:
@@ -126,7 +142,9 @@ def _helper_count(values: Mapping[str, Any], given: bool, warnings: List[str]) -
     )
     if given:
         raise UsageError(f"--helper_cnt: found {count}, {holds}; at most that many")
-    warnings.append(f"--helper_cnt: its default {count} is lowered to {capacity}: {holds}")
+    warnings.append(
+        f"--helper_cnt: its default {count} is lowered to {capacity}: {holds}"
+    )
     return int(capacity)
 
 
@@ -138,15 +156,28 @@ def _check_combination(config: ExperimentConfig) -> None:
 
 
 def _check_run(config: ExperimentConfig) -> None:
-    name = config.exp_name
-    if not name or name in (".", "..") or "/" in name or "\0" in name:
-        raise UsageError(f"--exp_name: found '{name}', must be the name of a folder")
+    if config.method not in METHODS and not config.dry_run:
+        raise UsageError(
+            f"--{config.method}: found a method that this program has no training for, "
+            f"must be one of {', '.join(METHODS)}; --dry_run alone takes it"
+        )
+    if not _names_a_folder(config.exp_name):
+        raise UsageError(
+            f"--exp_name: found '{config.exp_name}', must be the name of a folder"
+        )
     if config.resume and config.overwrite:
         raise UsageError("--resume with --overwrite: found both, give one of them")
     try:
         parse_init(config.init)
     except ValueError as error:
-        raise UsageError(f"--init: {error}") from None
+        raise UsageError(str(error)) from None
+
+
+def _names_a_folder(name: str) -> bool:
+    if not name.isprintable():
+        return False
+    fits = 0 < len(os.fsencode(name)) <= LONGEST_FOLDER_NAME
+    return fits and "/" not in name and name not in (".", "..")
 
 
 def _check_clients(config: ExperimentConfig) -> None:
@@ -159,8 +190,8 @@ def _check_clients(config: ExperimentConfig) -> None:
         raise UsageError("--extreme_non_iid: found without --non_iid, give both")
     if config.dirichlet_alpha > 0 and config.non_iid:
         raise UsageError(
-            f"--dirichlet_alpha={config.dirichlet_alpha} with --non_iid: found two ways "
-            "to deal the data, give one of them"
+            f"--dirichlet_alpha={config.dirichlet_alpha} with --non_iid: found two "
+            "ways to deal the data, give one of them"
         )
 
 

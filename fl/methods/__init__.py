@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, Type
 
-from fl.methods.base import Method, Setup
+from fl.methods.base import Method
 from fl.methods.fedavg import FedAvg
 from fl.methods.protofssl import ProtoFSSL
 
@@ -12,8 +12,3 @@ REGISTRY: Mapping[str, Type[Method]] = {
     "protofssl": ProtoFSSL,
     "fedavg": FedAvg,
 }
-
-
-def make_method(setup: Setup) -> Method:
-    """The method that the configuration names."""
-    return REGISTRY[setup.config.method](setup)

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from data import episodes
-from fl import losses
+from fl import evaluation, losses
 from fl.evaluation import ScoreFn
 from fl.local import LocalModel, to_float
 from fl.methods import base
@@ -125,7 +125,12 @@ class FedAvg(base.Method):
             base.specs_of(self._message(self.initial_state())),
             _client_spec(setup.data.images.shape[1:]),
         )
-        self._score = tf.function(self._score_batch, reduce_retracing=True)
+        self._score = tf.function(
+            lambda images, labels: evaluation.score_with_logits(
+                self.model, images, labels
+            ),
+            reduce_retracing=True,
+        )
 
     def initial_state(self) -> State:
         """The initial weights."""
@@ -166,13 +171,6 @@ class FedAvg(base.Method):
     def exports(self, state: State) -> "dict[str, np.ndarray]":
         """Nothing beside the weights."""
         return {}
-
-    def _score_batch(
-        self, images: tf.Tensor, labels: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
-        logits = self.model(to_float(images), training=False)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return tf.argmax(logits, axis=-1, output_type=tf.int32), loss
 
     def _message(self, state: State) -> Message:
         return Message(

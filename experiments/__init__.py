@@ -1,0 +1,1 @@
+"""Programs around a run: evaluate one, describe its data."""

@@ -1,0 +1,116 @@
+"""Reloads a finished run and tells how it classifies, class by class.
+
+    python -m experiments.evaluate RUN_DIR [--split=test|validation]
+
+Prints the accuracy of each class and writes a confusion matrix to
+RUN_DIR/confusion_<split>.png. The network comes from the run's model.keras, weights
+and prototypes from its model.npz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Dict, Sequence
+
+import attr
+import numpy as np
+
+from data.partition import FederatedData
+from fl import environment, plots, wiring
+from fl.progress import write_line
+from fl.run_folder import RunFiles, read_config
+from flags.config import ExperimentConfig
+from flags.errors import UsageError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the program; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.evaluate", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("run_dir", type=Path, help="folder of a finished run")
+    parser.add_argument("--split", choices=("test", "validation"), default="test")
+    arguments = parser.parse_args(argv)
+    environment.set_up_logging()
+    try:
+        evaluate_run(arguments.run_dir, arguments.split)
+    except UsageError as error:
+        sys.stderr.write(f"evaluate: error: {error}\n")
+        return 2
+    return 0
+
+
+def evaluate_run(run_dir: Path, split: str) -> np.ndarray:
+    """Prints accuracies, writes the confusion matrix, and returns it.
+
+    Raises:
+        UsageError: if the folder holds no finished run or a file is damaged.
+    """
+    files = RunFiles(run_dir)
+    known = {field.name for field in attr.fields(ExperimentConfig)}
+    values = read_config(files.config_file)
+    config = ExperimentConfig(**{k: v for k, v in values.items() if k in known})
+    arrays = read_export(files.weights_file)
+    data = wiring.load_data(config)
+    matrix = _confusion(files.keras_file, config, arrays, data, split)
+    shares = matrix.diagonal() / matrix.sum(axis=1)
+    for number, share in enumerate(shares):
+        write_line(f"class {number}: accuracy {share:.4f} of {matrix[number].sum()}")
+    write_line(f"all: accuracy {matrix.trace() / matrix.sum():.4f} of {matrix.sum()}")
+    path = run_dir / f"confusion_{split}.png"
+    names = [str(number) for number in range(data.num_classes)]
+    plots.draw_confusion(matrix, names, path, f"{config.exp_name}: {split} images")
+    write_line(f"confusion matrix: {path}")
+    return matrix
+
+
+def read_export(path: Path) -> Dict[str, np.ndarray]:
+    """The arrays of a run's model.npz.
+
+    Raises:
+        UsageError: if there is none or it is damaged.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: not found; the run is not finished, or is no run")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path}: damaged ({error}); run it again") from None
+
+
+def _confusion(
+    keras_file: Path,
+    config: ExperimentConfig,
+    arrays: Dict[str, np.ndarray],
+    data: FederatedData,
+    split: str,
+) -> np.ndarray:
+    environment.prepare_tensorflow(config.threads)
+    import tensorflow as tf
+
+    from fl import evaluation
+    from fl.types import Prototypes
+
+    model = tf.keras.models.load_model(keras_file, compile=False)
+    names = sorted(name for name in arrays if name.startswith("weights/"))
+    model.set_weights([arrays[name] for name in names])
+
+    def score(images: Any, labels: Any) -> Any:
+        if "prototypes" not in arrays:
+            return evaluation.score_with_logits(model, images, labels)
+        sets = Prototypes(arrays["prototypes"], arrays["prototypes_present"])
+        return evaluation.score_with_prototypes(
+            model, sets, images, labels, config.distance
+        )
+
+    rows = data.test if split == "test" else data.validation
+    result = evaluation.evaluate(tf.function(score), data.images, rows)
+    return evaluation.confusion_matrix(result, data.num_classes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""From a configuration to what a run is made of: data, network, method.
+
+TensorFlow is imported only when a network or a method is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from data.partition import FederatedData, PartitionSpec, partition
+from data.sources import DataError, load_dataset
+from flags.config import ExperimentConfig
+from flags.errors import UsageError
+
+if TYPE_CHECKING:
+    from fl.methods.base import Method
+
+
+def load_data(config: ExperimentConfig) -> FederatedData:
+    """The data set, dealt to the clients.
+
+    Raises:
+        UsageError: if it cannot be had or does not suffice.
+    """
+    try:
+        raw = load_dataset(config.dataset, config.data_dir or None)
+        data = partition(raw, partition_spec(config))
+    except DataError as error:
+        raise UsageError(str(error)) from None
+    for note in data.notes:
+        logging.info("%s", note)
+    fewest = min(len(client.unlabeled) for client in data.clients)
+    if config.method == "protofssl" and config.q_unlabel > fewest:
+        raise UsageError(
+            f"--q_unlabel: found {config.q_unlabel}, a client has only {fewest} "
+            "unlabelled images in this split"
+        )
+    return data
+
+
+def partition_spec(config: ExperimentConfig) -> PartitionSpec:
+    """The partition's part of the configuration."""
+    return PartitionSpec(
+        dataset=config.dataset,
+        num_client=config.num_client,
+        num_label=config.num_label,
+        num_unlabel=config.num_unlabel,
+        non_iid=config.non_iid,
+        extreme_non_iid=config.extreme_non_iid,
+        supervised=config.method == "fedavg",
+        split_seed=config.split_seed,
+        unlabeled_overlap=config.unlabeled_overlap,
+        deal_order=config.deal_order,
+        class_counts=config.class_counts,
+        dirichlet_alpha=config.dirichlet_alpha,
+    )
+
+
+def make_method(config: ExperimentConfig, data: FederatedData) -> "Method":
+    """The method that the configuration names, with its initial weights."""
+    from fl.methods import REGISTRY
+    from fl.methods.base import Setup
+    from models.builder import build_model
+    from models.init import initial_weights
+
+    kind = REGISTRY[config.method]
+    image_shape = data.images.shape[1:]
+
+    def model_fn() -> Any:
+        return build_model(
+            config.model,
+            image_shape,
+            norm=config.bn_type,
+            num_classes=data.num_classes if kind.has_head else None,
+        )
+
+    weights = initial_weights(model_fn(), config.init, config.seed)
+    return kind(
+        Setup(
+            config=config, data=data, model_fn=model_fn, initial_weights=tuple(weights)
+        )
+    )

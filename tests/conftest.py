@@ -1,0 +1,119 @@
+"""Fixtures that several tests share: a worker, and small federations on real digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping
+
+import attr
+import numpy as np
+import pytest
+
+from fl import environment
+
+environment.prepare_tensorflow()
+
+
+@pytest.fixture(scope="session")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """TFF's real runtime, one process for all tests that need it."""
+    from fl.runtime import Worker
+
+    with Worker(tmp_path_factory.mktemp("worker") / "worker.log") as running:
+        yield running
+
+
+def tiny_model() -> Any:
+    """A network with all kinds of weights that trains in milliseconds."""
+    import tensorflow as tf
+
+    image = tf.keras.Input([8, 8, 1])
+    x = tf.keras.layers.Conv2D(4, 3, strides=2, name="conv")(image)
+    x = tf.keras.layers.BatchNormalization(name="bn")(x)
+    x = tf.keras.layers.ReLU(name="relu")(x)
+    return tf.keras.Model(image, tf.keras.layers.Flatten(name="flatten")(x))
+
+
+def tiny_classifier() -> Any:
+    """The same with a dense layer."""
+    import tensorflow as tf
+
+    body = tiny_model()
+    return tf.keras.Model(
+        body.input, tf.keras.layers.Dense(10, name="dense")(body.output)
+    )
+
+
+SMALL: Mapping[str, Any] = {
+    "dataset": "digits",
+    "num_client": 6,
+    "num_active_client": 3,
+    "num_label": 5,
+    "num_unlabel": 50,
+    "q_unlabel": 20,
+    "helper_cnt": 3,
+    "local_episode": 2,
+    "num_round": 3,
+    "seed": 5,
+}
+
+
+@pytest.fixture(scope="session")
+def make_small(worker: Any) -> Callable[..., Any]:
+    """Makes a method on a tiny network over handwritten digits: make_small(flag=...)."""
+    from fl import wiring
+    from fl.methods import REGISTRY
+    from fl.methods.base import Setup
+    from flags.resolve import resolve
+
+    def make(**given: Any) -> Any:
+        config = resolve({**SMALL, **given}).config
+        kind = REGISTRY[config.method]
+        model_fn = tiny_classifier if kind.has_head else tiny_model
+        rng = np.random.RandomState(config.seed)
+        weights = tuple(
+            rng.normal(0, 0.3, w.shape).astype(np.float32) if w.ndim > 1 else w
+            for w in model_fn().get_weights()
+        )
+        return kind(
+            Setup(
+                config=config,
+                data=wiring.load_data(config),
+                model_fn=model_fn,
+                initial_weights=weights,
+            )
+        )
+
+    return make
+
+
+@pytest.fixture
+def run_small(make_small: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Runs a small experiment: run_small(name, flag=...) -> its folder."""
+    from fl import experiment
+    from fl.run_folder import RunFiles, RunFolder
+
+    def run(name: str, **given: Any) -> RunFiles:
+        method = make_small(exp_name=name, out_dir=str(tmp_path), **given)
+        config = method.setup.config
+        with RunFolder(config) as folder:
+            folder.begin()
+            experiment.run(config, method, folder)
+        return RunFiles(folder.path)
+
+    return run
+
+
+def assert_same_state(first: Any, second: Any) -> None:
+    """Holds two server states against each other, bit for bit."""
+    from fl import states
+
+    left, right = states.to_arrays(first), states.to_arrays(second)
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def without(record: Any, *names: str) -> Any:
+    """A record with some fields blanked."""
+    return attr.evolve(record, **{name: None for name in names})

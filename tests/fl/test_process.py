@@ -1,0 +1,149 @@
+"""The binding to TFF, on updates small enough to compute by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attr
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fl import process
+from fl.types import ClientOutput
+
+
+@attr.frozen(eq=False)
+class Message:
+    base: Any
+    carried: Any
+
+
+@attr.frozen(eq=False)
+class Client:
+    value: Any
+    weight: Any
+    slot: Any
+
+
+MESSAGE = Message(tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.float32))
+CLIENT = Client(
+    tf.TensorSpec([], tf.float32),
+    tf.TensorSpec([], tf.float32),
+    tf.TensorSpec([], tf.int32),
+)
+
+
+def make_update() -> Any:
+    """Each client adds its value; it hands on what it was handed, plus its value."""
+
+    def update(message: Message, client: Client) -> ClientOutput:
+        return ClientOutput(
+            averaged=message.base + client.value + message.carried,
+            weight=client.weight,
+            own={"value": client.value, "large": client.value > 1.5},
+            handed_on=message.carried + client.value,
+        )
+
+    return update
+
+
+def make_parallel_update() -> Any:
+    update = make_update()
+    return lambda message, client: attr.evolve(update(message, client), handed_on=())
+
+
+def clients(values: Any, weights: Any) -> Any:
+    return [
+        Client(np.float32(v), np.float32(w), np.int32(i))
+        for i, (v, w) in enumerate(zip(values, weights))
+    ]
+
+
+def message(carried: float = 0.0) -> Message:
+    return Message(np.array([10.0, 20.0], np.float32), np.float32(carried))
+
+
+@pytest.fixture(scope="module")
+def parallel(worker: Any) -> process.ParallelRound:
+    return process.ParallelRound(make_parallel_update, MESSAGE, CLIENT, 3)
+
+
+@pytest.fixture(scope="module")
+def sequential(worker: Any) -> process.SequentialRound:
+    return process.SequentialRound(
+        make_update,
+        MESSAGE,
+        CLIENT,
+        3,
+        lambda message, handed: attr.evolve(message, carried=handed),
+    )
+
+
+def test_type_of_the_parallel_round(parallel: process.ParallelRound) -> None:
+    """Message at the server, clients at the clients; all results at the server."""
+    assert parallel.computation.type_signature.compact_representation() == (
+        "(<message=<base=float32[2],carried=float32>@SERVER,"
+        "clients={<value=float32,weight=float32,slot=int32>}@CLIENTS> -> "
+        "<float32[2]@SERVER,<value=float32[3],large=int32[3]>@SERVER>)"
+    )
+
+
+def test_type_of_the_sequential_round(sequential: process.SequentialRound) -> None:
+    """One argument at CLIENTS for each turn."""
+    signature = sequential.computation.type_signature.compact_representation()
+    assert signature.count("@CLIENTS") == 3
+    assert signature.endswith(
+        "<float32[2]@SERVER,<value=float32[3],large=int32[3]>@SERVER,float32@SERVER>)"
+    )
+
+
+def test_weighted_mean(parallel: process.ParallelRound) -> None:
+    """(1*11 + 2*12 + 5*13) / 8 = 12.5, and 10 more for the second component."""
+    result = parallel(message(), clients([1, 2, 3], [1, 2, 5]))
+    np.testing.assert_allclose(result.mean, [12.5, 22.5], rtol=1e-6)
+
+
+def test_slots_keep_the_order_of_clients(parallel: process.ParallelRound) -> None:
+    result = parallel(message(), clients([3, 1, 2], [1, 1, 1]))
+    np.testing.assert_array_equal(result.own["value"], [3, 1, 2])
+    np.testing.assert_array_equal(result.own["large"], [1, 0, 1])
+
+
+def test_turns_hand_on(sequential: process.SequentialRound) -> None:
+    """Carried: 100, 101, 103, at the end 106.
+
+    So the clients return 10 + 1 + 100 = 111, 10 + 2 + 101 = 113, 10 + 3 + 103 = 116;
+    with weights 1, 2, 1 their mean is (111 + 226 + 116) / 4 = 113.25.
+    """
+    result = sequential(message(100.0), clients([1, 2, 3], [1, 2, 1]))
+    np.testing.assert_allclose(result.mean, [113.25, 123.25], rtol=1e-6)
+    assert result.handed_on == pytest.approx(106.0)
+    np.testing.assert_array_equal(result.own["value"], [1, 2, 3])
+
+
+def test_bytes_are_those_of_the_values(
+    parallel: process.ParallelRound, sequential: process.SequentialRound
+) -> None:
+    """Down: 3 clients times (2 + 1) floats. Up: 3 times 2 floats, and 3 + 3 in slots.
+
+    In turns each client also returns the float it hands on.
+    """
+    given = clients([1, 2, 3], [1, 1, 1])
+    result = parallel(message(), given)
+    assert (result.bytes_down, result.bytes_up) == (36, 48)
+    result = sequential(message(), given)
+    assert (result.bytes_down, result.bytes_up) == (36, 60)
+
+
+def test_collect_brings_one_row_a_client(worker: Any) -> None:
+    """Weights 2 times values 5, 7."""
+    collect = process.CollectRound(
+        lambda: lambda weights, client: weights * client.value,
+        tf.TensorSpec([], tf.float32),
+        CLIENT,
+        2,
+    )
+    result = collect(np.float32(2), clients([5, 7], [1, 1]))
+    np.testing.assert_array_equal(result.own, [10, 14])
+    assert result.mean is None
