@@ -12,7 +12,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.9,<3.12",
     packages=find_packages(
-        include=["data*", "experiments*", "fl*", "flags*", "models*", "benchmarks*"]
+        include=["data*", "experiments*", "fl*", "flags*", "models*"]
     ),
     py_modules=["main"],
     install_requires=[

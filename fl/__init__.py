@@ -1,1 +1,1 @@
-"""The federated part: the maths, the TFF round, the methods, the loop and its records."""
+"""The federated part: the maths, the TFF round, methods, the loop, its records."""

@@ -119,9 +119,7 @@ def make_prototypes(
 ) -> Prototypes:
     """Eq. (2) over all labelled images, with the moving statistics of batch norm."""
     total = tf.shape(client.labeled_y)[0]
-    pieces = tf.TensorArray(
-        tf.float32, size=0, dynamic_size=True, infer_shape=False
-    )
+    pieces = tf.TensorArray(tf.float32, size=0, dynamic_size=True, infer_shape=False)
     for start in tf.range(0, total, EMBEDDING_BATCH):
         images = client.labeled_x[start : start + EMBEDDING_BATCH]
         embeddings = model(to_float(images), training=False)
@@ -185,9 +183,7 @@ def _episode_loss(
     unlabeled = (
         settings.unlabeled_weight
         * active
-        * losses.unlabeled_loss(
-            pseudo_labels, own_probs, settings.unlabeled_loss_type
-        )
+        * losses.unlabeled_loss(pseudo_labels, own_probs, settings.unlabeled_loss_type)
     )
     terms = EpisodeTerms(
         accuracy=losses.accuracy(logits, labels),

@@ -51,9 +51,10 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
     if history is None:
         history = History(state=method.initial_state(), rounds=(), clients=())
     drawn = 0.0
-    with TensorBoardLog(folder.tensorboard) as board, Progress(
-        config.num_round, history.rounds
-    ) as progress:
+    with (
+        TensorBoardLog(folder.tensorboard) as board,
+        Progress(config.num_round, history.rounds) as progress,
+    ):
         for row in history.rounds:
             board.write(row)
         while history.state.round_num < config.num_round:
@@ -201,7 +202,9 @@ def _as_scheduled(
     return [
         row
         if is_evaluated(config, row.round)
-        else attr.evolve(row, val_acc=None, val_loss=None, test_acc=None, test_loss=None)
+        else attr.evolve(
+            row, val_acc=None, val_loss=None, test_acc=None, test_loss=None
+        )
         for row in rows
     ]
 

@@ -105,10 +105,12 @@ class LocalModel:
         if options.l2_factor > 0:
             terms += losses.l2_penalty(self._kernels, options.l2_factor)
         if options.mu > 0 and options.proximal_gradient:
-            pairs = [
-                (w, w0) for w, w0 in zip(self.model.weights, start) if w.trainable
+            start_of_trainable = [
+                w0 for w, w0 in zip(self.model.weights, start) if w.trainable
             ]
-            terms += losses.proximal_term(*zip(*pairs), mu=options.mu)
+            terms += losses.proximal_term(
+                self.model.trainable_variables, start_of_trainable, options.mu
+            )
         return terms
 
     def _shown_terms(self, start: Weights) -> tf.Tensor:

@@ -41,9 +41,7 @@ def keras_crossentropy(targets: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:
     The prediction is scaled to sum to one and clipped, so that target mass on a class
     of probability 0 costs -log(1e-7) = 16.1 per unit and gives it no gradient.
     """
-    scaled = tf.math.divide_no_nan(
-        probs, tf.reduce_sum(probs, axis=-1, keepdims=True)
-    )
+    scaled = tf.math.divide_no_nan(probs, tf.reduce_sum(probs, axis=-1, keepdims=True))
     clipped = tf.clip_by_value(scaled, KERAS_EPSILON, 1.0 - KERAS_EPSILON)
     return -tf.reduce_sum(targets * tf.math.log(clipped), axis=-1)
 

@@ -43,7 +43,7 @@ class Optimizer:
     def initial_state(self, shapes: Shapes) -> Tuple[np.ndarray, ...]:
         """Zeros for weights of the given shapes."""
         slots = [np.zeros(s, np.float32) for _ in range(self.num_slots) for s in shapes]
-        return tuple(slots + [np.float32(0.0)] * self.counts_steps)
+        return tuple(slots + [np.zeros((), np.float32)] * self.counts_steps)
 
 
 def make_optimizer(name: str, momentum: float) -> Optimizer:

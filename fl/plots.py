@@ -1,4 +1,4 @@
-"""Pictures of a run: its curves over the rounds, and its confusion matrix.
+"""Pictures of a run: its curves, its confusion matrix, and how its data is dealt.
 
 Drawn with matplotlib's objects and the Agg backend: no display, no pyplot, no state
 shared between figures. matplotlib is imported when a picture is drawn.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from importlib import import_module
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import attr
 import numpy as np
@@ -107,6 +107,52 @@ def draw_confusion(
     if classes <= _MOST_COUNTED_CLASSES:
         _write_counts(axes, matrix, shares)
     _save(figure, path)
+
+
+def draw_class_counts(
+    tables: Mapping[str, np.ndarray], path: files.PathLike, title: str
+) -> None:
+    """Draws, for each kind of images, one bar a client, stacked by class.
+
+    Args:
+        tables: by the name of the kind, the images per client and class, [N, K]; a
+            single column stands for images of unknown class.
+        path: Where the PNG is to stand.
+        title: The picture's heading.
+    """
+    figure = _new_figure((11.0, 3.2 * len(tables) + 0.6), title)
+    panels = figure.subplots(len(tables), 1, squeeze=False)[:, 0]
+    for axes, (kind, counts) in zip(panels, tables.items()):
+        _stack_bars(axes, counts)
+        axes.set_ylabel(f"{kind} images", color=_INK)
+        axes.set_xlabel("client", color=_INK)
+        axes.xaxis.set_major_locator(
+            import_module("matplotlib.ticker").MaxNLocator(integer=True)
+        )
+        axes.margins(x=0.01)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _stack_bars(axes: Axes, counts: np.ndarray) -> None:
+    clients, classes = counts.shape
+    colors = import_module("matplotlib").colormaps[
+        "tab10" if classes <= 10 else "nipy_spectral"
+    ]
+    bottom = np.zeros(clients)
+    for number in range(classes):
+        known = classes > 1
+        axes.bar(
+            np.arange(clients),
+            counts[:, number],
+            width=0.9,
+            bottom=bottom,
+            color=colors(number if classes <= 10 else number / classes),
+            label=f"class {number}" if known else "class unknown",
+        )
+        bottom = bottom + counts[:, number]
+    if classes <= 10:
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _new_figure(size: Tuple[float, float], title: str) -> Figure:

@@ -39,7 +39,7 @@ class Totals:
 
 @attr.frozen(eq=False)
 class Returned:
-    """What a client sends up: its part of the totals and slots, and what it hands on."""
+    """What a client sends up: its part of the sums, and what it hands on."""
 
     totals: Totals
     slots: Any
@@ -268,7 +268,8 @@ def _in_slot(value: tf.Tensor, slot: tf.Tensor, num_slots: int) -> tf.Tensor:
     if num_slots == 1:
         return value[tf.newaxis]
     row = tf.reshape(
-        tf.one_hot(slot, num_slots, dtype=value.dtype), [num_slots] + [1] * len(value.shape)
+        tf.one_hot(slot, num_slots, dtype=value.dtype),
+        [num_slots] + [1] * len(value.shape),
     )
     return row * value[tf.newaxis]
 
@@ -276,5 +277,3 @@ def _in_slot(value: tf.Tensor, slot: tf.Tensor, num_slots: int) -> tf.Tensor:
 def _weighted_mean(totals: Totals) -> Any:
     """Eq. (1) of Kim et al. 2022: sum_i w_i x_i / sum_i w_i."""
     return tf.nest.map_structure(lambda x: x / totals.weight, totals.weighted)
-
-

@@ -33,7 +33,7 @@ class Progress:
         if sys.stdout.isatty() and sys.stderr.isatty():
             self._bar = tqdm(total=num_round, initial=len(rows), unit="round")
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Prototypes and the class probabilities they give (eqs. 2, 6, 7 of Kim et al. 2022)."""
+"""Prototypes, and the probabilities they give (eqs. 2, 6, 7 of Kim et al. 2022)."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def class_logits(
 ) -> tf.Tensor:
     """The exponents of eq. (6), -d(z, c_k), [..., B, K]; lowest where c_k is absent."""
     logits = -distances(embeddings, prototypes.values, distance)
-    return tf.where(
-        prototypes.present[..., tf.newaxis, :], logits, logits.dtype.min
-    )
+    return tf.where(prototypes.present[..., tf.newaxis, :], logits, logits.dtype.min)
 
 
 def prototype_probs(

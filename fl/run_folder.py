@@ -97,7 +97,7 @@ class RunFolder(RunFiles):
         self._check_existing()
         self._acquire()
 
-    def __enter__(self) -> "RunFolder":
+    def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(
@@ -109,7 +109,7 @@ class RunFolder(RunFiles):
         self._release()
 
     def begin(self) -> None:
-        """Makes the folder ready: removes an earlier run if told so, or its leftovers."""
+        """Makes the folder ready; removes an earlier run, if told so, or leftovers."""
         if self._config.overwrite:
             self._clear()
         files.remove_leftovers(self.path)
@@ -134,7 +134,9 @@ class RunFolder(RunFiles):
 
     def _contents(self) -> List[Path]:
         if not self.path.is_dir():
-            raise UsageError(f"--out_dir: found a file at {self.path}, must be a folder")
+            raise UsageError(
+                f"--out_dir: found a file at {self.path}, must be a folder"
+            )
         return [p for p in self.path.iterdir() if p.name != LOCK_NAME]
 
     def _acquire(self) -> None:
@@ -196,8 +198,6 @@ class RunFolder(RunFiles):
             "packages": {name: metadata.version(name) for name in PACKAGES},
             "git_commit": _git_commit(),
         }
-
-
 
 
 def read_config(path: Path) -> Dict[str, Any]:

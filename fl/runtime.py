@@ -41,7 +41,9 @@ class _NoWorker(tff.framework.SyncContext):
 
     def invoke(self, comp: Any, arg: Any) -> Any:
         """Refuses: computations run inside `with Worker(...)`."""
-        raise RuntimeFailure("no worker is running; computations need `fl.runtime.Worker`")
+        raise RuntimeFailure(
+            "no worker is running; computations need `fl.runtime.Worker`"
+        )
 
 
 # TFF comes with a context that would start a worker behind our back, and that ends
@@ -77,7 +79,7 @@ class Worker:
             raise
         self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> Worker:
         tff.framework.set_default_context(self._context())
         return self
 
@@ -95,13 +97,13 @@ class Worker:
         return self._process.pid
 
     def close(self) -> None:
-        """Ends the worker, which holds nothing that is not here; it is gone on return."""
+        """Ends the worker; it is gone on return, and nothing is lost with it."""
         tff.framework.set_default_context(_NoWorker())
         self._channel.close()
         self._process.kill()
         self._process.wait()
 
-    def _start(self, concurrent_clients: int) -> "subprocess.Popen[bytes]":
+    def _start(self, concurrent_clients: int) -> subprocess.Popen[bytes]:
         parent = os.getpid()
 
         def tie_to_parent() -> None:
@@ -131,7 +133,8 @@ class Worker:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise RuntimeFailure(
-                    f"TFF's worker ended at start with code {self._process.returncode}; "
+                    "TFF's worker ended at start with code "
+                    f"{self._process.returncode}; "
                     f"its output is in {self.log_path}"
                 )
             try:

@@ -58,7 +58,7 @@ def partition_spec(config: ExperimentConfig) -> PartitionSpec:
     )
 
 
-def make_method(config: ExperimentConfig, data: FederatedData) -> "Method":
+def make_method(config: ExperimentConfig, data: FederatedData) -> Method:
     """The method that the configuration names, with its initial weights."""
     from fl.methods import REGISTRY
     from fl.methods.base import Setup
@@ -66,12 +66,12 @@ def make_method(config: ExperimentConfig, data: FederatedData) -> "Method":
     from models.init import initial_weights
 
     kind = REGISTRY[config.method]
-    image_shape = data.images.shape[1:]
+    height, width, channels = data.images.shape[1:]
 
     def model_fn() -> Any:
         return build_model(
             config.model,
-            image_shape,
+            (height, width, channels),
             norm=config.bn_type,
             num_classes=data.num_classes if kind.has_head else None,
         )

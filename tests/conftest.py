@@ -60,7 +60,7 @@ SMALL: Mapping[str, Any] = {
 
 @pytest.fixture(scope="session")
 def make_small(worker: Any) -> Callable[..., Any]:
-    """Makes a method on a tiny network over handwritten digits: make_small(flag=...)."""
+    """Makes a method on a tiny network over real digits: make_small(flag=...)."""
     from fl import wiring
     from fl.methods import REGISTRY
     from fl.methods.base import Setup
@@ -116,4 +116,13 @@ def assert_same_state(first: Any, second: Any) -> None:
 
 def without(record: Any, *names: str) -> Any:
     """A record with some fields blanked."""
-    return attr.evolve(record, **{name: None for name in names})
+    return attr.evolve(record, **dict.fromkeys(names))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the recorded runs are; without it the tests marked `reference` skip."""
+    parser.addoption(
+        "--reference-dir",
+        default=None,
+        help="folder of JSON files recorded from the authors' program",
+    )

@@ -82,7 +82,7 @@ class Method(abc.ABC):
         """How the state's model classifies images and what that costs."""
 
     @abc.abstractmethod
-    def exports(self, state: Any) -> "dict[str, np.ndarray]":
+    def exports(self, state: Any) -> dict[str, np.ndarray]:
         """The arrays beside the weights that classification needs."""
 
     def initial_optimizer_state(self) -> Weights:
@@ -165,7 +165,7 @@ def class_counts(labels: np.ndarray, num_classes: int) -> np.ndarray:
     return np.bincount(labels, minlength=num_classes)
 
 
-def shares_optimizer(config: ExperimentConfig) -> "dict[str, bool]":
+def shares_optimizer(config: ExperimentConfig) -> dict[str, bool]:
     """The two switches of a client update that concern the optimizer's state."""
     return {
         "share_optimizer": config.optimizer_state == "averaged",

@@ -168,7 +168,7 @@ class FedAvg(base.Method):
         self.load_weights(state.model_weights)
         return self._score
 
-    def exports(self, state: State) -> "dict[str, np.ndarray]":
+    def exports(self, state: State) -> dict[str, np.ndarray]:
         """Nothing beside the weights."""
         return {}
 

@@ -122,7 +122,7 @@ class ProtoFSSL(base.Method):
         )
         return lambda images, labels: self._score(sets, images, labels)
 
-    def exports(self, state: ServerState) -> "dict[str, np.ndarray]":
+    def exports(self, state: ServerState) -> dict[str, np.ndarray]:
         """The prototypes that evaluation sees."""
         sets = server.evaluation_prototypes(state, self._helpers)
         return {"prototypes": sets.values, "prototypes_present": sets.present}
@@ -145,7 +145,9 @@ class ProtoFSSL(base.Method):
 
         return make
 
-    def _clients(self, round_index: int) -> Tuple[Tuple[int, ...], Sequence[ClientData]]:
+    def _clients(
+        self, round_index: int
+    ) -> Tuple[Tuple[int, ...], Sequence[ClientData]]:
         """Who trains, on what: the streams of (seed, round), client by client."""
         config = self.setup.config
         active = episodes.active_clients(

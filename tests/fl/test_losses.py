@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Callable
 
 import numpy as np
@@ -110,7 +111,9 @@ def test_sharpen_gradient_is_the_one_of_the_quotient() -> None:
     s = (probs**a / np.sum(probs**a))[0]
     jacobian = (a / probs[0]) * s * (np.eye(3) - s[:, np.newaxis])
     for i in range(3):
-        found = gradient(lambda p, i=i: losses.sharpen(p, 1 / a)[0, i], probs)
+        found = gradient(
+            functools.partial(lambda k, p: losses.sharpen(p, 1 / a)[0, k], i), probs
+        )
         np.testing.assert_allclose(found[0], jacobian[i], rtol=1e-4, atol=1e-6)
 
 
@@ -151,7 +154,7 @@ def test_unlabeled_crossentropy_averages_over_images() -> None:
 
 
 def test_clipped_entries_give_no_gradient_through_the_prediction() -> None:
-    """p = softmax(l) with p_2 = 0 is clipped, so L = -sum over k < 2 of t_k log p_k.
+    """Of p = softmax(l), p_2 = 0 is clipped: L = const - t_0 log p_0 - t_1 log p_1.
 
     Then dL/dl_j = -t_j 1[j < 2] + p_j (t_0 + t_1). Without the clipping the last
     entry would be -t_2 and the bracket 1.

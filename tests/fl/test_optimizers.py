@@ -44,15 +44,13 @@ def run(
     state_variables = [tf.Variable(x) for x in state]
     variables = [tf.Variable(w) for w in weights]
     for each in gradients:
-        optimizer.step(
-            state_variables, variables, [tf.constant(g) for g in each], RATE
-        )
+        optimizer.step(state_variables, variables, [tf.constant(g) for g in each], RATE)
     return [x.numpy() for x in state_variables], [w.numpy() for w in variables]
 
 
 # --- The rules in NumPy, for one weight --------------------------------------
 def numpy_rmsprop(w: np.ndarray, gradients: Arrays) -> np.ndarray:
-    """v = 0.9 v + 0.1 g^2; w -= lr g / (sqrt(v) + 1e-7)."""
+    """Plain: v = 0.9 v + 0.1 g^2; w -= lr g / (sqrt(v) + 1e-7)."""
     v = np.zeros_like(w)
     for g in gradients:
         v = 0.9 * v + 0.1 * g**2
@@ -136,11 +134,11 @@ def test_epsilon_stands_outside_the_root_only_without_momentum() -> None:
     Outside: 1e-7 / (3.16e-8 + 1e-7) = 0.760. Inside, the momentum of the first step
     being 0: 1e-7 / sqrt(1e-15 + 1e-7) = 3.16e-4.
     """
-    tiny = [[np.float32([1e-7])]]
+    tiny = [[np.array([1e-7], np.float32)]]
     for momentum, expected in ((0.0, 0.75975), (0.9, 3.1623e-4)):
         optimizer = optimizers.make_optimizer("rmsprop", momentum)
         start = optimizer.initial_state([(1,)])
-        _, (weight,) = run(optimizer, start, [np.float32([0.0])], tiny)
+        _, (weight,) = run(optimizer, start, [np.array([0.0], np.float32)], tiny)
         np.testing.assert_allclose(weight, [-RATE * expected], rtol=1e-4)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from fl.types import Prototypes
 DISTANCES = pytest.mark.parametrize("distance", prototypes.DISTANCES)
 
 
-def sets(values: Sequence, present: Sequence) -> Prototypes:
+def sets(values: Any, present: Any) -> Prototypes:
     return Prototypes(
-        values=tf.constant(values, tf.float32), present=tf.constant(present, tf.bool)
+        values=tf.constant(values, tf.float32),
+        present=tf.constant(np.asarray(present, bool)),
     )
 
 
@@ -71,9 +72,7 @@ def test_each_image_gets_its_share_of_the_gradient() -> None:
     with tf.GradientTape() as tape:
         made = prototypes.class_prototypes(embeddings, tf.constant([0, 0, 1]), 2)
         total = 3.0 * made.values[0, 0] + 5.0 * made.values[1, 0]
-    np.testing.assert_allclose(
-        tape.gradient(total, embeddings), [[1.5], [1.5], [5.0]]
-    )
+    np.testing.assert_allclose(tape.gradient(total, embeddings), [[1.5], [1.5], [5.0]])
 
 
 # --- Algorithm 2 -------------------------------------------------------------
@@ -136,7 +135,7 @@ def test_probabilities_are_the_softmax_of_minus_distance(distance: str) -> None:
 
 
 def test_two_prototypes_give_a_logistic_function() -> None:
-    """d = (0, 3): p_0 = 1 / (1 + e^-3), whatever the number of dimensions is to d."""
+    """Distances 0 and 3: p_0 = 1 / (1 + e^-3)."""
     z, c = tf.zeros([1, 1]), sets([[0.0], [3.0]], [True, True])
     found = prototypes.prototype_probs(z, c, "euclidean")
     p = 1.0 / (1.0 + np.exp(-3.0))

@@ -50,7 +50,7 @@ def wait_until_gone(pid: int) -> bool:
     return False
 
 
-def start_program(action: str, log: Path) -> "tuple[subprocess.Popen[str], int]":
+def start_program(action: str, log: Path) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(action=action), str(log)],
         cwd=ROOT,
@@ -96,7 +96,9 @@ def test_a_worker_that_ends_at_start_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "worker_binary", lambda: Path("/bin/false"))
-    with pytest.raises(runtime.RuntimeFailure, match=r"ended at start with code 1.*log"):
+    with pytest.raises(
+        runtime.RuntimeFailure, match=r"ended at start with code 1.*log"
+    ):
         runtime.Worker(tmp_path / "log")
 
 

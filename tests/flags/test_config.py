@@ -133,7 +133,7 @@ def test_declaration_is_consistent(declared: Any) -> None:
         assert limits["at_least"] is None or value >= limits["at_least"]
         assert limits["above"] is None or value > limits["above"]
         assert limits["below"] is None or value < limits["below"]
-    assert limits["help"].rstrip().endswith(".")
+    assert limits["help"].endswith((".", ".)"))
 
 
 def test_every_number_has_a_lower_limit() -> None:

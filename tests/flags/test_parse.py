@@ -90,7 +90,7 @@ def test_unambiguous_starts_of_the_authors_flags_are_taken(declared: Any) -> Non
         (["--num=3"], "--num: found the start of --num_round, --num_client, "),
         (["--noseed"], "--noseed: no such flag"),
         (["--undefok=foo"], "--undefok: no such flag"),
-        (["--temp=2"], "--temp: no such flag, the nearest is --temperature"),
+        (["--temp=2"], "--temp: no such flag; --help lists them"),
         (["stray"], "found 'stray', which is no flag"),
         (["--seed=3", "stray"], "found 'stray', which is no flag"),
         (["--use_noise", "maybe"], "found 'maybe', which is no flag"),
@@ -118,7 +118,7 @@ def test_negative_number_after_a_blank_is_a_value() -> None:
     assert given_flags(["--unlabel_round", "-1"]) == {"unlabel_round": -1}
 
 
-@pytest.fixture()
+@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path

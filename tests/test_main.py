@@ -1,0 +1,228 @@
+"""The whole program on handwritten digits, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, List, Sequence
+
+import numpy as np
+import psutil
+import pytest
+
+from fl import records
+from fl.records import RoundRecord
+from fl.run_folder import RunFiles
+
+ROOT = Path(__file__).parents[1]
+GONE_SECONDS = 5.0
+RUN_SECONDS = 240.0
+SMALL = [
+    "--num_round=3",
+    "--local_episode=1",
+    "--num_active_client=2",
+    "--helper_cnt=2",
+    "--num_client=4",
+    "--q_unlabel=10",
+    "--optimizer_state=fresh",
+    "--bn",
+]
+
+
+def start(out_dir: Path, *flags: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "main.py", f"--out_dir={out_dir}", *SMALL, *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"no line began with {beginning}")
+
+
+def children(process: subprocess.Popen[str]) -> List[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def all_gone(processes: Sequence[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(list(processes), timeout=GONE_SECONDS)
+    return not alive
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    """A run that nobody disturbs, with what it says checked on the way."""
+    out_dir = tmp_path_factory.mktemp("runs")
+    process = start(out_dir, "--exp_name=run")
+    wait_for_line(process, "round 1/3")
+    workers = children(process)
+    assert len(workers) == 1
+    output, errors = process.communicate(timeout=RUN_SECONDS)
+    assert process.returncode == 0, errors
+    assert all_gone(workers)
+    assert "Traceback" not in errors
+    lines = output.splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == ["2/3", "3/3"]
+    assert lines[-1].startswith("done: ")
+    return RunFiles(out_dir / "run")
+
+
+def assert_same_result(first: RunFiles, second: RunFiles) -> None:
+    def rows(run: RunFiles) -> Any:
+        found = records.read_rows(run.metrics_file, RoundRecord)
+        return [
+            [getattr(r, c) for c in records.columns(RoundRecord) if c != "seconds"]
+            for r in found
+        ]
+
+    assert rows(first) == rows(second)
+    assert first.clients_file.read_text() == second.clients_file.read_text()
+    with np.load(first.weights_file) as left, np.load(second.weights_file) as right:
+        for name in left.files:
+            np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_run_leaves_its_records(whole: RunFiles) -> None:
+    names = {p.name for p in whole.path.iterdir()} - {".lock"}
+    assert names == {
+        "config.json",
+        "metrics.csv",
+        "clients.csv",
+        "summary.json",
+        "curves.png",
+        "tensorboard",
+        "checkpoints",
+        "worker.log",
+        "model.npz",
+        "model.keras",
+    }
+    summary = json.loads(whole.summary_file.read_text())
+    assert summary["rounds"] == 3
+    assert summary["best_round"] in (1, 2, 3)
+
+
+def test_evaluate_reloads_the_run(whole: RunFiles) -> None:
+    """Its accuracy is the one that the last round recorded."""
+    result = subprocess.run(
+        [sys.executable, "-m", "experiments.evaluate", str(whole.path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines[:10]] == [
+        f"class {k}" for k in range(10)
+    ]
+    last = records.read_rows(whole.metrics_file, RoundRecord)[-1]
+    assert lines[10] == f"all: accuracy {last.test_acc:.4f} of 300"
+    assert (whole.path / "confusion_test.png").read_bytes()[:4] == b"\x89PNG"
+    (whole.path / "confusion_test.png").unlink()
+
+
+def test_evaluate_refuses_what_is_no_run(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "experiments.evaluate", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "config.json" in result.stderr
+
+
+def test_killed_and_resumed_equals_undisturbed(whole: RunFiles, tmp_path: Path) -> None:
+    """kill -9 in the second round: no worker is left, and the run goes on."""
+    process = start(tmp_path, "--exp_name=run")
+    wait_for_line(process, "round 1/3")
+    workers = children(process)
+    time.sleep(0.2)
+    process.kill()
+    process.communicate()
+    assert all_gone(workers)
+    again = start(tmp_path, "--exp_name=run", "--resume")
+    output, errors = again.communicate(timeout=RUN_SECONDS)
+    assert again.returncode == 0, errors
+    assert "resuming" in errors
+    assert "round 1/3" not in output
+    assert_same_result(whole, RunFiles(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_signals_end_the_program_and_its_worker(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    process = start(tmp_path)
+    wait_for_line(process, "round 1/3")
+    workers = children(process)
+    began = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=RUN_SECONDS)
+    assert time.monotonic() - began < GONE_SECONDS
+    assert process.returncode == code
+    assert all_gone(workers)
+    assert "Traceback" not in errors
+
+
+def test_a_reader_that_leaves_gets_no_traceback(tmp_path: Path) -> None:
+    """As in `python main.py | head -1`."""
+    process = start(tmp_path)
+    wait_for_line(process, "round 1/3")
+    workers = children(process)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    assert process.wait(RUN_SECONDS) == 1
+    assert all_gone(workers)
+    assert "Traceback" not in errors
+    assert "Exception" not in errors
+
+
+def test_interrupted_while_starting(tmp_path: Path) -> None:
+    """Ctrl-C before the first round: nothing is left, nothing is said but one line."""
+    process = start(tmp_path, start_new_session=True)
+    deadline = time.monotonic() + RUN_SECONDS
+    while not children(process) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = children(process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=RUN_SECONDS)
+    assert process.returncode == 130
+    assert all_gone(workers)
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_default_run_learns_within_four_minutes(tmp_path: Path) -> None:
+    """`python main.py` shows that the method works: far above the 10 % of chance."""
+    began = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "main.py", f"--out_dir={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * RUN_SECONDS,
+    )
+    assert result.returncode == 0, result.stderr
+    summary = json.loads((tmp_path / "protofssl" / "summary.json").read_text())
+    assert summary["test_acc_at_best"] > 0.8
+    assert time.monotonic() - began < RUN_SECONDS
