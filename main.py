@@ -32,16 +32,7 @@ def main(argv: Sequence[str]) -> int:
     environment.set_up_logging()
     signal.signal(signal.SIGTERM, _on_terminate)
     try:
-        resolved = parse(argv)
-        for warning in resolved.warnings:
-            logging.warning("%s", warning)
-        if resolved.config.dry_run:
-            write_line(json.dumps(resolved.config.as_dict(), indent=2))
-        else:
-            train(resolved.config)
-        return 0
-    except HelpWanted as wanted:
-        write_line(str(wanted))
+        _answer(argv)
         return 0
     except UsageError as error:
         return _complain(str(error), EXIT_USAGE)
@@ -51,6 +42,21 @@ def main(argv: Sequence[str]) -> int:
         # Whoever read our output is gone; nothing more can be said to them.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
+
+
+def _answer(argv: Sequence[str]) -> None:
+    """Does what the command line asks for: a run, a dry run or help."""
+    try:
+        resolved = parse(argv)
+    except HelpWanted as wanted:
+        write_line(str(wanted))
+        return
+    for warning in resolved.warnings:
+        logging.warning("%s", warning)
+    if resolved.config.dry_run:
+        write_line(json.dumps(resolved.config.as_dict(), indent=2))
+    else:
+        train(resolved.config)
 
 
 def train(config: ExperimentConfig) -> None:

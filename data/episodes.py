@@ -129,3 +129,50 @@ def epoch_order(round_index: int, num_images: int) -> np.ndarray:
     It depends on the round and the number of images alone, not on the seed.
     """
     return np.random.RandomState(round_index).permutation(num_images).astype(np.int32)
+
+
+@attr.frozen(eq=False)
+class Steps:
+    """The images of each step of a client; a step uses the first `count` of its row.
+
+    Attributes:
+        labeled: int32 [S, b], indices into the labelled images.
+        labeled_count: int32 [S].
+        unlabeled: int32 [S, c], indices into the unlabelled images.
+        unlabeled_count: int32 [S].
+    """
+
+    labeled: np.ndarray
+    labeled_count: np.ndarray
+    unlabeled: np.ndarray
+    unlabeled_count: np.ndarray
+
+
+def make_steps(
+    labeled: Sequence[np.ndarray], unlabeled: Sequence[np.ndarray] = ()
+) -> Steps:
+    """Steps from a list of index arrays each; none unlabelled by default."""
+    first = _padded(labeled)
+    second = _padded(unlabeled or [np.zeros(0, np.int64)] * len(labeled))
+    return Steps(*first, *second)
+
+
+def shuffled_batches(
+    stream: np.random.RandomState, num_images: int, size: int
+) -> list[np.ndarray]:
+    """One pass over the images in random order; the last batch may be short."""
+    order = stream.permutation(num_images)
+    return [order[start : start + size] for start in range(0, num_images, size)]
+
+
+def client_words(seed: int, round_index: int, client: int) -> np.ndarray:
+    """Four words that seed what one client draws in one round, uint32 [4]."""
+    return np.random.SeedSequence([seed, round_index, client]).generate_state(4)
+
+
+def _padded(rows: Sequence[np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
+    counts = np.array([len(row) for row in rows], np.int32)
+    table = np.zeros([len(rows), counts.max(initial=0)], np.int32)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+    return table, counts

@@ -69,7 +69,7 @@ def save(
     """
     if round_num < 0:
         raise ValueError(f"round_num is {round_num}; it must not be negative")
-    path = Path(folder) / f"round_{round_num:06d}.npz"
+    path = path_of(folder, round_num)
     with (
         files.atomic_path(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
@@ -77,6 +77,11 @@ def save(
         for name, array in arrays.items():
             _write_array(archive, name, array)
     return path
+
+
+def path_of(folder: files.PathLike, round_num: int) -> Path:
+    """Names the file of a round's checkpoint."""
+    return Path(folder) / f"round_{round_num:06d}.npz"
 
 
 def load(path: files.PathLike) -> Checkpoint:

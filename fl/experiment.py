@@ -8,13 +8,14 @@ it goes on as if nothing had happened.
 from __future__ import annotations
 
 import time
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import attr
 import numpy as np
 from absl import logging
 
 from fl import checkpoints, evaluation, files, plots, records, states
+from fl.client_states import Arrays, StatesInFolder
 from fl.methods.base import Method, RoundOutcome
 from fl.progress import Progress, write_line
 from fl.records import ClientRecord, RoundRecord
@@ -29,11 +30,12 @@ SECONDS_BETWEEN_DRAWINGS = 10.0
 
 @attr.frozen(eq=False)
 class History:
-    """The server's state and all rows so far."""
+    """The server's state, all rows so far, and what clients kept of the last round."""
 
     state: Any
     rounds: Tuple[RoundRecord, ...]
     clients: Tuple[ClientRecord, ...]
+    kept: Mapping[int, Arrays] = attr.field(factory=dict)
 
 
 def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
@@ -47,6 +49,8 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
     Returns:
         The server's state at the end.
     """
+    client_states = StatesInFolder(folder.client_states)
+    method.client_states = client_states
     history = _resume(config, method, folder) if config.resume else None
     if history is None:
         history = History(state=method.initial_state(), rounds=(), clients=())
@@ -60,7 +64,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
         while history.state.round_num < config.num_round:
             began = time.monotonic()
             history = _next_round(config, method, history)
-            _record(config, folder, history)
+            _record(config, folder, client_states, history)
             row = history.rounds[-1]
             board.write(row)
             if row.val_acc is not None and began - drawn > SECONDS_BETWEEN_DRAWINGS:
@@ -92,6 +96,7 @@ def _next_round(config: ExperimentConfig, method: Method, history: History) -> H
         state=outcome.state,
         rounds=(*history.rounds, row),
         clients=(*history.clients, *clients),
+        kept=outcome.kept,
     )
 
 
@@ -158,15 +163,24 @@ def _with_evaluation(row: RoundRecord, method: Method, state: Any) -> RoundRecor
     )
 
 
-def _record(config: ExperimentConfig, folder: RunFolder, history: History) -> None:
+def _record(
+    config: ExperimentConfig,
+    folder: RunFolder,
+    client_states: StatesInFolder,
+    history: History,
+) -> None:
     records.write_rows(folder.clients_file, history.clients)
     records.write_rows(folder.metrics_file, history.rounds)
     round_num = history.state.round_num
+    for client, arrays in history.kept.items():
+        client_states.put(client, round_num, arrays)
     checkpoints.save(folder.checkpoints, round_num, states.to_arrays(history.state))
     best = records.best_round(history.rounds)
     checkpoints.prune(
         folder.checkpoints, config.keep_checkpoints, best.round if best else None
     )
+    newest = checkpoints.rounds(folder.checkpoints)[-config.keep_checkpoints :]
+    client_states.forget_before(newest[0])
 
 
 def _resume(

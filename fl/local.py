@@ -58,7 +58,7 @@ class LocalModel:
         ]
 
     def receive(self, weights: Weights, optimizer_state: Weights) -> None:
-        """Takes over the server's weights; an empty optimizer state means zeros."""
+        """Takes over the server's weights, and its optimizer state if it has one."""
         for variable, value in zip(self.model.weights, weights):
             variable.assign(value)
         for variable, value in zip(self._state, optimizer_state):

@@ -39,11 +39,12 @@ class Totals:
 
 @attr.frozen(eq=False)
 class Returned:
-    """What a client sends up: its part of the sums, and what it hands on."""
+    """What a client's update gives: parts of the sums, what it hands on and keeps."""
 
     totals: Totals
     slots: Any
     handed_on: Any
+    kept: Any
 
 
 @attr.frozen(eq=False)
@@ -54,6 +55,8 @@ class Exchange:
         mean: the weighted mean over the clients, eq. (1).
         own: what each client returned apart, one row a client.
         handed_on: what the last client handed on; nothing where all train at once.
+        kept: for each client what it keeps; nothing where all train at once. It stays
+            at the client and does not count as sent.
         bytes_down: bytes broadcast to all clients.
         bytes_up: bytes that all clients returned.
     """
@@ -61,6 +64,7 @@ class Exchange:
     mean: Any
     own: Any
     handed_on: Any
+    kept: Sequence[Any]
     bytes_down: int
     bytes_up: int
 
@@ -107,6 +111,7 @@ class ParallelRound:
             mean=mean,
             own=own,
             handed_on=(),
+            kept=(),
             bytes_down=len(clients) * num_bytes(message),
             bytes_up=len(clients) * num_bytes(mean) + num_bytes(own),
         )
@@ -153,7 +158,7 @@ class SequentialRound:
 
         @tff.federated_computation(message_type, [clients_type] * num_clients)
         def run_turns(message, turns):  # type: ignore[no-untyped-def]
-            sums = None
+            sums, kept = None, []
             for turn in range(num_clients):
                 returned = tff.federated_sum(
                     tff.federated_map(
@@ -161,19 +166,23 @@ class SequentialRound:
                     )
                 )
                 message = tff.federated_map(next_message, (message, returned.handed_on))
+                kept.append(returned.kept)
                 part = tff.federated_zip((returned.totals, returned.slots))
                 sums = tff.federated_map(add, (sums, part)) if turn else part
-            return tff.federated_map(divide, sums[0]), sums[1], returned.handed_on
+            mean = tff.federated_map(divide, sums[0])
+            return mean, sums[1], returned.handed_on, kept
 
         self.computation = run_turns
 
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
         """Runs the turns in TFF's runtime, in the order given."""
-        mean, own, last = self.computation(message, [[client] for client in clients])
+        turns = [[client] for client in clients]
+        mean, own, last, kept = self.computation(message, turns)
         return Exchange(
             mean=mean,
             own=own,
             handed_on=last,
+            kept=kept,
             bytes_down=len(clients) * num_bytes(message),
             bytes_up=len(clients) * num_bytes((mean, last)) + num_bytes(own),
         )
@@ -220,6 +229,7 @@ class CollectRound:
             mean=None,
             own=own,
             handed_on=(),
+            kept=(),
             bytes_down=len(clients) * num_bytes(weights),
             bytes_up=num_bytes(own),
         )
@@ -252,6 +262,7 @@ def _client_computation(
             ),
             slots=_in_slots(output.own, client.slot, num_slots),
             handed_on=output.handed_on,
+            kept=output.kept,
         )
 
     return train

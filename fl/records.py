@@ -94,7 +94,7 @@ class ClientRecord:
         train_acc: Accuracy on its query images, mean over its episodes.
         train_loss: Its whole objective, mean over its episodes.
         unlabeled_loss: The unlabelled term of that.
-        prototype_norm: Norm of its prototypes, mean over the classes it has.
+        prototype_norm: Norm of all its prototypes together (Frobenius).
         num_examples: How many images it has.
     """
 

@@ -14,7 +14,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Type
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
 from fl import files
 from flags.config import ExperimentConfig, declarations
@@ -61,6 +61,11 @@ class RunFiles:
         return self.path / "checkpoints"
 
     @property
+    def client_states(self) -> Path:
+        """What clients keep between rounds."""
+        return self.path / "clients"
+
+    @property
     def tensorboard(self) -> Path:
         """Event files."""
         return self.path / "tensorboard"
@@ -80,6 +85,23 @@ class RunFiles:
         """The network of the finished run."""
         return self.path / "model.keras"
 
+    @property
+    def own(self) -> Tuple[Path, ...]:
+        """All of the above: what a run writes, and what may be removed with it."""
+        return (
+            self.config_file,
+            self.metrics_file,
+            self.clients_file,
+            self.summary_file,
+            self.curves_file,
+            self.checkpoints,
+            self.client_states,
+            self.tensorboard,
+            self.worker_log,
+            self.weights_file,
+            self.keras_file,
+        )
+
 
 class RunFolder(RunFiles):
     """`<out_dir>/<exp_name>`, held by one process at a time."""
@@ -96,6 +118,12 @@ class RunFolder(RunFiles):
         self._lock: Optional[int] = None
         self._check_existing()
         self._acquire()
+        try:
+            # Another process may have begun a run between the look and the lock.
+            self._check_existing()
+        except UsageError:
+            self._release()
+            raise
 
     def __enter__(self) -> RunFolder:
         return self
@@ -117,7 +145,7 @@ class RunFolder(RunFiles):
             files.write_json(self.config_file, self._description())
 
     def _check_existing(self) -> None:
-        if not self.path.exists() or not any(self._contents()):
+        if not self._is_occupied():
             return
         if not self.config_file.exists():
             raise UsageError(
@@ -132,6 +160,12 @@ class RunFolder(RunFiles):
                 "--overwrite replaces it"
             )
 
+    def _is_occupied(self) -> bool:
+        try:
+            return self.path.exists() and bool(self._contents())
+        except OSError as error:
+            raise self._unusable(error) from None
+
     def _contents(self) -> List[Path]:
         if not self.path.is_dir():
             raise UsageError(
@@ -139,39 +173,43 @@ class RunFolder(RunFiles):
             )
         return [p for p in self.path.iterdir() if p.name != LOCK_NAME]
 
+    def _unusable(self, error: OSError) -> UsageError:
+        return UsageError(
+            f"--out_dir: {self.path} cannot be written ({error.strerror}); "
+            "name a folder that can"
+        )
+
     def _acquire(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise UsageError(
-                f"--out_dir: {self.path} cannot be written ({error.strerror}); "
-                "name a folder that can"
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            raise self._unusable(error) from None
+        if not _take(lock, self.path / LOCK_NAME):
+            os.close(lock)
             raise UsageError(
                 f"--exp_name: the run in {self.path} is in use by another process; "
                 "wait for it or choose another name"
-            ) from None
+            )
+        self._lock = lock
 
     def _release(self) -> None:
         """Lets go of the folder, and leaves none behind where no run began."""
         if self._lock is None:
             return
-        if not self._contents():
+        if self.path.is_dir() and not self._contents():
             (self.path / LOCK_NAME).unlink(missing_ok=True)
             self.path.rmdir()
         os.close(self._lock)
         self._lock = None
 
     def _clear(self) -> None:
-        for path in self._contents():
+        """Removes what a run writes; a file that the user put there stays."""
+        for path in self.own:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     def _check_same_configuration(self) -> None:
         """A run goes on only as what it began; more rounds are allowed."""
@@ -182,7 +220,8 @@ class RunFolder(RunFiles):
             for name in _describing_flags()
             if before.get(name) != now[name]
         ]
-        grown = before.get("num_round", 0) < now["num_round"]
+        rounds = before.get("num_round")
+        grown = isinstance(rounds, int) and rounds < now["num_round"]
         if grown and not depends_on_num_round(self._config):
             differing = [d for d in differing if not d.startswith("--num_round ")]
         if differing:
@@ -219,6 +258,15 @@ def read_config(path: Path) -> Dict[str, Any]:
 def depends_on_num_round(config: ExperimentConfig) -> bool:
     """Whether a run of more rounds differs from the start on."""
     return config.method != "protofssl" and config.baseline_lr == "cosine"
+
+
+def _take(lock: int, path: Path) -> bool:
+    """Locks an open file, if no other process has it and it still has its name."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), os.stat(path))
+    except OSError:
+        return False
 
 
 def _describing_flags() -> List[str]:

@@ -105,9 +105,11 @@ class ClientOutput:
         weight: float32 [], the client's weight in that mean.
         own: what the server keeps of each client apart.
         handed_on: what the next client of the round gets, if they train in turns.
+        kept: what the client keeps for the next time it trains, if they do so in turns.
     """
 
     averaged: Any
     weight: Array
     own: Any
-    handed_on: Any
+    handed_on: Any = ()
+    kept: Any = ()

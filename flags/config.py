@@ -164,7 +164,7 @@ class ExperimentConfig:
         "Clients, N in the paper.",
         DATA,
         at_least=1,
-        below=10**6,
+        below=10**5,
         theirs=True,
     )
     num_label: int = _flag(
@@ -279,7 +279,10 @@ class ExperimentConfig:
         at_least=0,
     )
     temperature: float = _flag(
-        0.5, "Temperature T that sharpens pseudo-labels.", UNLABELED, above=0
+        0.5,
+        "Temperature T that sharpens pseudo-labels; p^(1/T) would underflow below 0.1.",
+        UNLABELED,
+        at_least=0.1,
     )
     unlabel_loss_type: str = _flag(
         "CE",
@@ -423,10 +426,11 @@ class ExperimentConfig:
     optimizer_state: str = _flag(
         "sequential",
         "The optimizer's accumulators: handed from client to client (sequential), new "
-        "for each client and round (fresh), or broadcast and averaged like weights "
-        "(averaged).",
+        "for each client and round (fresh), broadcast and averaged like weights "
+        "(averaged), or kept by each client until it trains again (client; methods "
+        "with a dense classifier).",
         FIDELITY,
-        choices=("sequential", "fresh", "averaged"),
+        choices=("sequential", "fresh", "averaged", "client"),
         head="sequential",
         paper="fresh",
     )

@@ -196,6 +196,11 @@ def _check_clients(config: ExperimentConfig) -> None:
 
 
 def _check_episodes(config: ExperimentConfig) -> None:
+    if config.optimizer_state == "client":
+        raise UsageError(
+            "--optimizer_state: found client, with --method=protofssl it must be "
+            "sequential, fresh or averaged"
+        )
     if config.s_label + config.q_label > config.num_label:
         raise UsageError(
             f"--s_label={config.s_label} and --q_label={config.q_label}: an episode "

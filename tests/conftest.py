@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
@@ -66,6 +67,7 @@ def make_small(worker: Any) -> Callable[..., Any]:
     from fl.methods.base import Setup
     from flags.resolve import resolve
 
+    @functools.cache  # A method is a pure thing; tracing takes long.
     def make(**given: Any) -> Any:
         config = resolve({**SMALL, **given}).config
         kind = REGISTRY[config.method]
@@ -92,10 +94,13 @@ def run_small(make_small: Callable[..., Any], tmp_path: Path) -> Callable[..., A
     """Runs a small experiment: run_small(name, flag=...) -> its folder."""
     from fl import experiment
     from fl.run_folder import RunFiles, RunFolder
+    from flags.resolve import resolve
 
     def run(name: str, **given: Any) -> RunFiles:
-        method = make_small(exp_name=name, out_dir=str(tmp_path), **given)
-        config = method.setup.config
+        loop_only = {"num_round", "eval_every", "resume"}
+        method = make_small(**{k: v for k, v in given.items() if k not in loop_only})
+        flags = {**SMALL, **given, "exp_name": name, "out_dir": str(tmp_path)}
+        config = resolve(flags).config
         with RunFolder(config) as folder:
             folder.begin()
             experiment.run(config, method, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import pytest
 
@@ -47,7 +47,7 @@ def _imported(path: Path) -> set[str]:
             "import_module",
             "__import__",
         ):
-            found.update(a.value for a in node.args if _is_text(a))
+            found.update(_texts(node.args))
     return found
 
 
@@ -57,8 +57,10 @@ def _called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _texts(nodes: Sequence[ast.expr]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _packages(path: Path) -> set[str]:

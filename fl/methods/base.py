@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from data.partition import FederatedData
+from fl.client_states import Arrays, ClientStates, StatesInMemory
 from fl.evaluation import ScoreFn
 from fl.local import LocalModel, ModelFn, Regularization
 from fl.optimizers import Optimizer, make_optimizer
 from fl.process import ParallelRound, SequentialRound
-from fl.types import Weights
+from fl.types import ClientOutput, Weights
 from flags.config import ExperimentConfig
 
 Round = Union[ParallelRound, SequentialRound]
@@ -47,6 +48,7 @@ class RoundOutcome:
         report: figures by name, one row a client; absent where the method has none.
         bytes_down: broadcast to all clients.
         bytes_up: returned by all clients.
+        kept: for each client that keeps something until it trains again, what it is.
     """
 
     state: Any
@@ -54,6 +56,7 @@ class RoundOutcome:
     report: Mapping[str, np.ndarray]
     bytes_down: int
     bytes_up: int
+    kept: Mapping[int, Arrays] = attr.field(factory=dict)
 
 
 class Method(abc.ABC):
@@ -64,6 +67,8 @@ class Method(abc.ABC):
 
     def __init__(self, setup: Setup):
         self.setup = setup
+        # Where clients find what they kept; the loop puts a folder here.
+        self.client_states: ClientStates = StatesInMemory()
         self.model = setup.model_fn()
         self.optimizer = make_optimizer(
             setup.config.optimizer, setup.config.opt_momentum
@@ -86,8 +91,8 @@ class Method(abc.ABC):
         """The arrays beside the weights that classification needs."""
 
     def initial_optimizer_state(self) -> Weights:
-        """Zeros where the state is shared; nothing where clients start fresh."""
-        if self.setup.config.optimizer_state == "fresh":
+        """Zeros where the server has one; nothing where clients have their own."""
+        if self.setup.config.optimizer_state in ("fresh", "client"):
             return ()
         shapes = [tuple(w.shape) for w in self.model.trainable_variables]
         return self.optimizer.initial_state(shapes)
@@ -109,25 +114,30 @@ def regularization(config: ExperimentConfig) -> Regularization:
 def bind_round(
     setup: Setup,
     optimizer: Optimizer,
-    update: Callable[[LocalModel, Any, Any], Any],
+    make_update: Callable[[LocalModel], Callable[[Any, Any], ClientOutput]],
     message_spec: Any,
     client_spec: Any,
 ) -> Round:
-    """The TFF round for an update, with the configured optimizer treatment."""
+    """The TFF round for an update, with the configured optimizer treatment.
+
+    Clients train in turns where one hands its optimizer on to the next, and where each
+    keeps its own: that is as large as the weights, and turns need no slots for it.
+    """
     config = setup.config
     num_clients = config.num_active_client
 
-    def make_update() -> Any:
+    def trace_update() -> Any:
         local = LocalModel(setup.model_fn, optimizer, regularization(config))
-        return lambda message, client: update(local, message, client)
+        return make_update(local)
 
     made: Round
-    if config.optimizer_state == "sequential":
+    if config.optimizer_state in ("sequential", "client"):
+        hand_on = _HAND_ON[config.optimizer_state]
         made = SequentialRound(
-            make_update, message_spec, client_spec, num_clients, _hand_on_optimizer
+            trace_update, message_spec, client_spec, num_clients, hand_on
         )
     else:
-        made = ParallelRound(make_update, message_spec, client_spec, num_clients)
+        made = ParallelRound(trace_update, message_spec, client_spec, num_clients)
     back_to_eager(setup.model_fn)
     return made
 
@@ -142,8 +152,10 @@ def back_to_eager(model_fn: ModelFn) -> None:
     model_fn()
 
 
-def _hand_on_optimizer(message: Any, optimizer_state: Any) -> Any:
-    return attr.evolve(message, optimizer_state=optimizer_state)
+_HAND_ON: Mapping[str, Callable[[Any, Any], Any]] = {
+    "sequential": lambda message, state: attr.evolve(message, optimizer_state=state),
+    "client": lambda message, nothing: message,
+}
 
 
 def next_optimizer_state(config: ExperimentConfig, exchange: Any) -> Weights:

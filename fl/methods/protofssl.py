@@ -59,8 +59,10 @@ class ProtoFSSL(base.Method):
         self._round = base.bind_round(
             setup,
             self.optimizer,
-            lambda local, message, data: client.client_update(
-                local, self._settings, message, data
+            lambda local: (
+                lambda message, data: client.client_update(
+                    local, self._settings, message, data
+                )
             ),
             message,
             data,
@@ -173,6 +175,7 @@ class ProtoFSSL(base.Method):
             episode_options(config, round_index),
         )
         known = data.unlabeled_labels is not None
+        words = episodes.client_words(config.seed, round_index, number)
         return ClientData(
             labeled_x=data.images[indices.labeled],
             labeled_y=labels,
@@ -184,7 +187,7 @@ class ProtoFSSL(base.Method):
             ),
             unlabeled_y_known=np.bool_(known),
             slot=np.int32(slot),
-            noise_seed=noise_seed(config.seed, round_index, number),
+            noise_seed=words[:2].astype(np.int32),
             **attr.asdict(drawn),
         )
 
@@ -239,12 +242,6 @@ def episode_options(
         draw_idle=config.idle_unlabeled == "pass",
         all_query=config.prototype_source == "global" and round_index > 0,
     )
-
-
-def noise_seed(seed: int, round_index: int, client_number: int) -> np.ndarray:
-    """A seed for the noise of one client in one round, int32 [2]."""
-    words = np.random.SeedSequence([seed, round_index, client_number])
-    return words.generate_state(2).astype(np.int32)
 
 
 def client_spec(image_shape: Tuple[int, ...]) -> ClientData:

@@ -154,13 +154,13 @@ def test_unlabeled_crossentropy_averages_over_images() -> None:
 
 
 def test_clipped_entries_give_no_gradient_through_the_prediction() -> None:
-    """Of p = softmax(l), p_2 = 0 is clipped: L = const - t_0 log p_0 - t_1 log p_1.
+    """Of p = softmax(l), p_2 = 1e-9 is clipped: L = c - t_0 log p_0 - t_1 log p_1.
 
     Then dL/dl_j = -t_j 1[j < 2] + p_j (t_0 + t_1). Without the clipping the last
     entry would be -t_2 and the bracket 1.
     """
     t = np.array([[0.3, 0.1, 0.6]], np.float32)
-    logits = np.array([[0.4, -0.2, -200.0]], np.float32)
+    logits = np.array([[0.4, -0.2, -20.0]], np.float32)
     p = np.exp(logits) / np.exp(logits).sum()
     expected = -t * [1, 1, 0] + p * (t[0, 0] + t[0, 1])
     found = gradient(

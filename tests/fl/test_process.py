@@ -94,7 +94,7 @@ def test_type_of_the_sequential_round(sequential: process.SequentialRound) -> No
     signature = sequential.computation.type_signature.compact_representation()
     assert signature.count("@CLIENTS") == 3
     assert signature.endswith(
-        "<float32[2]@SERVER,<value=float32[3],large=int32[3]>@SERVER,float32@SERVER>)"
+        "<float32[2]@SERVER,<value=float32[3],large=int32[3]>@SERVER,float32@SERVER,<<>@SERVER,<>@SERVER,<>@SERVER>>)"
     )
 
 

@@ -391,7 +391,7 @@ def test_resume_notices_a_change_of_every_describing_field(
         other: Any = not value
     else:
         other = value + "x" if isinstance(value, str) else value - 0.5
-    changed = attr.evolve(base, resume=True, **{field.name: other})
+    changed = attr.evolve(base, **{field.name: other, "resume": True})
     if field.metadata["describes_run"] and field.name != "exp_name":
         assert f": --{field.name} was {value}, now {other}" in _refusal(changed)
     else:

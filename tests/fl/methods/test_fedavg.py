@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from conftest import assert_same_state, tiny_classifier
 
-from fl.methods.fedavg import learning_rate
+from fl.methods.classifier import learning_rate
 from flags.resolve import resolve
 
 Make = Callable[..., Any]

@@ -1,0 +1,496 @@
+"""The frame of all methods with a dense classifier: FedAvg with a step of their own.
+
+1. The server broadcasts its weights, the learning rate and what the method shares.
+2. Each active client goes through the steps planned for it; a step takes the loss that
+   the method defines on a batch of labelled and unlabelled images.
+3. The weighted mean of all weights becomes the server's.
+
+A method says how many steps there are and on which images (`plan`), what the loss of a
+step is (`make_step`), and, where it shares more than weights, what that is.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, Callable, Mapping, Sequence, Tuple
+
+import attr
+import numpy as np
+import tensorflow as tf
+
+from data import episodes
+from data.episodes import Steps
+from fl import evaluation, states
+from fl.evaluation import ScoreFn
+from fl.local import LocalModel, to_float
+from fl.methods import base
+from fl.process import Exchange
+from fl.types import Array, ClientOutput, Weights
+from flags.config import ExperimentConfig
+
+LOWEST_RATE = 1e-6
+
+
+@attr.frozen(eq=False)
+class State:
+    """All that survives a round at the server.
+
+    Attributes:
+        round_num: rounds completed.
+        model_weights: the global weights.
+        optimizer_state: empty unless the optimizer's state is shared.
+        client_versions: int [N], the round that made what each client keeps; 0 for
+            none. Empty where clients keep nothing.
+        shared: what the method shares beside weights; nothing by default.
+    """
+
+    round_num: int
+    model_weights: Weights
+    optimizer_state: Weights
+    client_versions: Array
+    shared: Any = ()
+
+
+@attr.frozen(eq=False)
+class Message:
+    """What every active client receives.
+
+    Attributes:
+        model_weights: the global weights.
+        optimizer_state: see `State`.
+        learning_rate: float32 [].
+        progress: float32 [], the share of the run's rounds that are done.
+        shared: see `State`.
+    """
+
+    model_weights: Weights
+    optimizer_state: Weights
+    learning_rate: Array
+    progress: Array
+    shared: Any = ()
+
+
+@attr.frozen(eq=False)
+class Client:
+    """A client's images and the steps it takes.
+
+    Attributes:
+        labeled_x: uint8 [n, H, W, C].
+        labeled_y: int32 [n].
+        unlabeled_x: uint8 [u, H, W, C].
+        unlabeled_y: int32 [u], the true classes: for measuring only.
+        unlabeled_y_known: bool [].
+        steps: indices of each step's images.
+        seed: int32 [2], for augmentations.
+        slot: int32 [].
+        optimizer_state: the client's own, where it keeps one.
+    """
+
+    labeled_x: Array
+    labeled_y: Array
+    unlabeled_x: Array
+    unlabeled_y: Array
+    unlabeled_y_known: Array
+    steps: Steps
+    seed: Array
+    slot: Array
+    optimizer_state: Weights
+
+
+@attr.frozen(eq=False)
+class Batch:
+    """The images of one step, float32 in [0, 1], and a seed for its augmentations."""
+
+    labeled_x: tf.Tensor
+    labeled_y: tf.Tensor
+    unlabeled_x: tf.Tensor
+    unlabeled_y: tf.Tensor
+    unlabeled_y_known: tf.Tensor
+    seed: tf.Tensor
+
+
+@attr.frozen(eq=False)
+class Figures:
+    """What a step reports beside its loss; sums and counts, so that they add up.
+
+    Attributes:
+        labeled_correct: labelled images classified right.
+        labeled_count: labelled images.
+        unlabeled_loss: the weighted unlabelled term, times the labelled images.
+        pseudo_label_correct: used pseudo-labels that are right, where truth is known.
+        pseudo_label_known: used pseudo-labels of known truth.
+        pseudo_label_used: pseudo-labels that count in the loss.
+        pseudo_label_confidence: sum of the largest probability of each pseudo-label.
+        pseudo_label_count: unlabelled images seen.
+    """
+
+    labeled_correct: tf.Tensor
+    labeled_count: tf.Tensor
+    unlabeled_loss: tf.Tensor
+    pseudo_label_correct: tf.Tensor
+    pseudo_label_known: tf.Tensor
+    pseudo_label_used: tf.Tensor
+    pseudo_label_confidence: tf.Tensor
+    pseudo_label_count: tf.Tensor
+
+
+@attr.frozen(eq=False)
+class Averaged:
+    """What is averaged over the clients."""
+
+    model_weights: Any
+    optimizer_state: Any
+
+
+@attr.frozen(eq=False)
+class Own:
+    """What the server gets of each client apart: a report, and what the method adds."""
+
+    report: Mapping[str, Any]
+    returned: Any
+
+
+@attr.frozen
+class Settings:
+    """What the frame depends on beside its inputs.
+
+    Attributes:
+        weight_by_examples: see `fl.client.ClientSettings`.
+        optimizer_state: the treatment, as in the flag of that name.
+        semi_supervised: whether there are pseudo-labels to report on.
+    """
+
+    weight_by_examples: bool
+    optimizer_state: str
+    semi_supervised: bool
+
+
+class Step(abc.ABC):
+    """A method's step, made while the computation is traced."""
+
+    def begin(self, message: Message) -> None:
+        """Takes over what the client received; before the first step."""
+        del message
+
+    @abc.abstractmethod
+    def loss(self, message: Message, batch: Batch) -> Tuple[tf.Tensor, Figures]:
+        """The loss to minimise on a batch, and its figures."""
+
+    def returned(self, client: Client) -> Any:
+        """What the client returns beside weights, after the last step."""
+        del client
+        return ()
+
+
+class ClassifierMethod(base.Method):
+    """See the module's docstring."""
+
+    semi_supervised: bool = True
+
+    def __init__(self, setup: base.Setup):
+        super().__init__(setup)
+        config = setup.config
+        settings = Settings(
+            weight_by_examples=config.aggregation == "examples",
+            optimizer_state=config.optimizer_state,
+            semi_supervised=self.semi_supervised,
+        )
+
+        def make_update(local: LocalModel) -> Callable[[Any, Any], ClientOutput]:
+            step = self.make_step(local)
+            return lambda message, data: client_update(
+                local, step, settings, message, data
+            )
+
+        state = self.initial_state()
+        self._round = base.bind_round(
+            setup,
+            self.optimizer,
+            make_update,
+            base.specs_of(self.message(state)),
+            _client_spec(setup.data.images.shape[1:], self._own_optimizer_state()),
+        )
+        self._score = tf.function(
+            lambda images, labels: evaluation.score_with_logits(
+                self.model, images, labels
+            ),
+            reduce_retracing=True,
+        )
+
+    @abc.abstractmethod
+    def plan(
+        self, stream: np.random.RandomState, round_index: int, sizes: Tuple[int, int]
+    ) -> Steps:
+        """The steps of a client in a round.
+
+        Args:
+            stream: a stream of (seed, round, client).
+            round_index: the round, counted from 0.
+            sizes: how many labelled and unlabelled images the client has.
+        """
+
+    @abc.abstractmethod
+    def make_step(self, local: LocalModel) -> Step:
+        """The step, for a client's copy of the network; called while tracing."""
+
+    def initial_shared(self) -> Any:
+        """What the method shares beside weights, before the first round."""
+        return ()
+
+    def next_shared(self, state: State, exchange: Exchange) -> Any:
+        """The same after a round."""
+        del exchange
+        return state.shared
+
+    def initial_state(self) -> State:
+        """The initial weights."""
+        keeps = self.setup.config.optimizer_state == "client"
+        return State(
+            round_num=0,
+            model_weights=tuple(self.setup.initial_weights),
+            optimizer_state=self.initial_optimizer_state(),
+            client_versions=np.zeros(
+                self.setup.config.num_client if keeps else 0, np.int64
+            ),
+            shared=self.initial_shared(),
+        )
+
+    def run_round(self, state: State) -> base.RoundOutcome:
+        """Steps 1 to 3 of the module's docstring."""
+        active, clients = self.clients(state)
+        exchange = self._round(self.message(state), clients)
+        versions = state.client_versions
+        kept = {n: states.to_arrays(k) for n, k in zip(active, exchange.kept) if k}
+        if kept:
+            versions = versions.copy()
+            versions[list(active)] = state.round_num + 1
+        return base.RoundOutcome(
+            state=State(
+                round_num=state.round_num + 1,
+                model_weights=tuple(exchange.mean.model_weights),
+                optimizer_state=base.next_optimizer_state(self.setup.config, exchange),
+                client_versions=versions,
+                shared=self.next_shared(state, exchange),
+            ),
+            clients=active,
+            report=dict(exchange.own.report),
+            bytes_down=exchange.bytes_down,
+            bytes_up=exchange.bytes_up,
+            kept=kept,
+        )
+
+    def score_fn(self, state: State) -> ScoreFn:
+        """Classification by the dense layer."""
+        self.load_weights(state.model_weights)
+        return self._score
+
+    def exports(self, state: State) -> dict[str, np.ndarray]:
+        """Nothing beside the weights."""
+        return {}
+
+    def message(self, state: State) -> Message:
+        """What the clients of the next round receive."""
+        config = self.setup.config
+        return Message(
+            model_weights=state.model_weights,
+            optimizer_state=state.optimizer_state,
+            learning_rate=np.float32(learning_rate(config, state.round_num)),
+            progress=np.float32(state.round_num / config.num_round),
+            shared=state.shared,
+        )
+
+    def clients(self, state: State) -> Tuple[Tuple[int, ...], Sequence[Client]]:
+        """Who trains, on what."""
+        config = self.setup.config
+        active = episodes.active_clients(
+            config.seed, state.round_num, config.num_client, config.num_active_client
+        )
+        return active, [
+            self._client(state, slot, number) for slot, number in enumerate(active)
+        ]
+
+    def _client(self, state: State, slot: int, number: int) -> Client:
+        data, round_index = self.setup.data, state.round_num
+        indices = data.clients[number]
+        words = episodes.client_words(self.setup.config.seed, round_index, number)
+        truth = data.unlabeled_labels
+        known = truth is not None
+        sizes = len(indices.labeled), len(indices.unlabeled)
+        return Client(
+            labeled_x=data.images[indices.labeled],
+            labeled_y=data.labels[indices.labeled].astype(np.int32),
+            unlabeled_x=data.unlabeled_images[indices.unlabeled],
+            unlabeled_y=(
+                np.zeros(sizes[1], np.int32)
+                if truth is None
+                else truth[indices.unlabeled].astype(np.int32)
+            ),
+            unlabeled_y_known=np.bool_(known),
+            steps=self.plan(np.random.RandomState(words), round_index, sizes),
+            seed=words[:2].astype(np.int32),
+            slot=np.int32(slot),
+            optimizer_state=self._kept_optimizer(state, number),
+        )
+
+    def _own_optimizer_state(self) -> Weights:
+        if self.setup.config.optimizer_state != "client":
+            return ()
+        shapes = [tuple(w.shape) for w in self.model.trainable_variables]
+        return self.optimizer.initial_state(shapes)
+
+    def _kept_optimizer(self, state: State, number: int) -> Weights:
+        fresh = self._own_optimizer_state()
+        if not fresh or not state.client_versions[number]:
+            return fresh
+        version = int(state.client_versions[number])
+        kept = self.client_states.get(number, version)
+        return tuple(states.from_arrays(fresh, kept))
+
+
+def client_update(
+    local: LocalModel,
+    step: Step,
+    settings: Settings,
+    message: Message,
+    client: Client,
+) -> ClientOutput:
+    """All steps of one client."""
+    own_optimizer = settings.optimizer_state == "client"
+    local.receive(
+        message.model_weights,
+        client.optimizer_state if own_optimizer else message.optimizer_state,
+    )
+    step.begin(message)
+    loss_sum = tf.constant(0.0)
+    sums = Figures(*[tf.constant(0.0)] * len(attr.fields(Figures)))
+    for number in tf.range(tf.shape(client.steps.labeled_count)[0]):
+        batch = _batch(client, number)
+        loss, figures = local.minimize(
+            lambda: step.loss(message, batch),  # noqa: B023
+            message.model_weights,
+            message.learning_rate,
+        )
+        loss_sum += figures.labeled_count * loss
+        sums = tf.nest.map_structure(tf.add, sums, figures)
+    num_examples = tf.shape(client.labeled_y)[0] + tf.shape(client.unlabeled_y)[0]
+    state = local.optimizer_state
+    return ClientOutput(
+        averaged=Averaged(
+            model_weights=local.weights,
+            optimizer_state=state if settings.optimizer_state == "averaged" else (),
+        ),
+        weight=(
+            tf.cast(num_examples, tf.float32)
+            if settings.weight_by_examples
+            else tf.constant(1.0)
+        ),
+        own=Own(
+            report=_report(settings, loss_sum, sums, num_examples),
+            returned=step.returned(client),
+        ),
+        handed_on=state if settings.optimizer_state == "sequential" else (),
+        kept=state if own_optimizer else (),
+    )
+
+
+def learning_rate(config: ExperimentConfig, round_index: int) -> float:
+    """The rate of a round: constant, or max(lr cos(15 pi r / (32 R)), 1e-6)."""
+    if config.baseline_lr == "constant":
+        return config.opt_lr
+    angle = 15 * math.pi * round_index / (32 * config.num_round)
+    return max(config.opt_lr * math.cos(angle), LOWEST_RATE)
+
+
+def labeled_figures(logits: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Accuracy on the labelled images of a step, as a sum and a count."""
+    guess = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+    return {
+        "labeled_correct": tf.reduce_sum(tf.cast(tf.equal(guess, labels), tf.float32)),
+        "labeled_count": tf.cast(tf.size(labels), tf.float32),
+    }
+
+
+def pseudo_label_figures(
+    batch: Batch, probs: tf.Tensor, used: tf.Tensor, loss: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """How pseudo-labels fare in a step.
+
+    Args:
+        batch: its images.
+        probs: [B, K], the distributions that pseudo-labels are taken from.
+        used: float32 [B], 1 where a pseudo-label counts in the loss.
+        loss: the weighted unlabelled term.
+    """
+    guess = tf.argmax(probs, axis=-1, output_type=batch.unlabeled_y.dtype)
+    right = tf.cast(tf.equal(guess, batch.unlabeled_y), tf.float32)
+    known = tf.cast(batch.unlabeled_y_known, tf.float32)
+    return {
+        "unlabeled_loss": loss * tf.cast(tf.size(batch.labeled_y), tf.float32),
+        "pseudo_label_correct": known * tf.reduce_sum(used * right),
+        "pseudo_label_known": known * tf.reduce_sum(used),
+        "pseudo_label_used": tf.reduce_sum(used),
+        "pseudo_label_confidence": tf.reduce_sum(tf.reduce_max(probs, axis=-1)),
+        "pseudo_label_count": tf.cast(tf.size(guess), tf.float32),
+    }
+
+
+def no_pseudo_labels() -> dict[str, tf.Tensor]:
+    """The figures of a step without unlabelled images."""
+    zero = tf.constant(0.0)
+    names = [f.name for f in attr.fields(Figures) if not f.name.startswith("labeled")]
+    return dict.fromkeys(names, zero)
+
+
+def _batch(client: Client, number: tf.Tensor) -> Batch:
+    steps = client.steps
+    labeled = steps.labeled[number, : steps.labeled_count[number]]
+    unlabeled = steps.unlabeled[number, : steps.unlabeled_count[number]]
+    return Batch(
+        labeled_x=to_float(tf.gather(client.labeled_x, labeled)),
+        labeled_y=tf.gather(client.labeled_y, labeled),
+        unlabeled_x=to_float(tf.gather(client.unlabeled_x, unlabeled)),
+        unlabeled_y=tf.gather(client.unlabeled_y, unlabeled),
+        unlabeled_y_known=client.unlabeled_y_known,
+        seed=tf.random.experimental.stateless_fold_in(client.seed, number),
+    )
+
+
+def _report(
+    settings: Settings, loss_sum: tf.Tensor, sums: Figures, num_examples: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Means over the steps, each weighted by its labelled images."""
+    report = {
+        "accuracy": sums.labeled_correct / sums.labeled_count,
+        "loss": loss_sum / sums.labeled_count,
+        "num_examples": num_examples,
+    }
+    if settings.semi_supervised:
+        figures = attr.asdict(sums)
+        report["unlabeled_loss"] = sums.unlabeled_loss / sums.labeled_count
+        report.update(
+            {k: v for k, v in figures.items() if k.startswith("pseudo_label")}
+        )
+    return report
+
+
+def _client_spec(image_shape: Tuple[int, ...], optimizer_state: Weights) -> Client:
+    images = tf.TensorSpec([None, *image_shape], tf.uint8)
+    vector = tf.TensorSpec([None], tf.int32)
+    table = tf.TensorSpec([None, None], tf.int32)
+    return Client(
+        labeled_x=images,
+        labeled_y=vector,
+        unlabeled_x=images,
+        unlabeled_y=vector,
+        unlabeled_y_known=tf.TensorSpec([], tf.bool),
+        steps=Steps(
+            labeled=table,
+            labeled_count=vector,
+            unlabeled=table,
+            unlabeled_count=vector,
+        ),
+        seed=tf.TensorSpec([2], tf.int32),
+        slot=tf.TensorSpec([], tf.int32),
+        optimizer_state=base.specs_of(optimizer_state),
+    )
