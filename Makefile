@@ -7,13 +7,19 @@ RUN := $(VENV)/bin/python
 LOCK := uv pip compile --universal --python-version 3.9 --generate-hashes \
         --no-emit-index-url --no-annotate --no-header --quiet
 
-.PHONY: demo test lint install lock clean
+REFERENCE_DIR ?=
+
+.PHONY: demo test reference lint install lock clean
 
 demo: install
 	$(RUN) main.py --exp_name=demo --overwrite
 
 test: lint
 	$(RUN) -m pytest
+
+# Holds runs of ours against recordings of the authors' program in REFERENCE_DIR.
+reference: install
+	$(RUN) -m pytest -m reference --reference-dir=$(REFERENCE_DIR)
 
 lint: install
 	$(RUN) -m ruff check .

@@ -2,15 +2,16 @@
 
 Clients train inside TFF's graph in a process of its own, and a run must repeat. The
 libraries of the field do not fit there: imgaug and torchvision work on NumPy or PyTorch
-images outside the graph; Keras 2.14's preprocessing layers and KerasCV draw from a
-state that is not handed in, and KerasCV and TensorFlow Addons do not fit the pinned
-versions. So these are our own, of TensorFlow's core operations only.
+images outside the graph; Keras 2.14's preprocessing layers draw from a state that is
+not handed in; KerasCV and TensorFlow Addons fit neither the pinned versions nor the
+worker, which knows TensorFlow's core operations only. So these are our own.
 
 Images are float32 [B, H, W, C] in [0, 1], square, with H, W and C known when traced;
 what comes out has the same shape and range. An `Augmentation` takes a batch and a seed,
 int32 [2], and draws for each image on its own: same seed, same result. An operation
 of RandAugment (`OPERATIONS`) takes a batch and one amount per image, [B], and draws
-nothing; amount 0 leaves 8-bit images as they are.
+nothing; amount 0 leaves 8-bit images as they are, but for the two operations that have
+no strength, autocontrast and equalize.
 """
 
 from __future__ import annotations
@@ -341,8 +342,8 @@ def strong_fixmatch(
     """The strong view of the FixMatch scripts: RandAugment on the unchanged image.
 
     Theirs, imgaug's, flips and zooms first (up to magnitude/224 off each edge), and so
-    does this. It also knows inversion, cutout and two blurs, draws without
-    repetition and interpolates to the nearest pixel; here RandAugment is the paper's.
+    does this. It also knows inversion, cutout and two blurs, and draws no operation
+    twice for an image; here the operations and the draw are the paper's.
     """
     return _chain(
         images,
@@ -356,8 +357,9 @@ def strong_fixmatch(
 def strong_fedrgd(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """FedRGD's strong view: weak, RandAugment(2, 10) and a cutout of half the side.
 
-    Their program counts magnitudes of 10, draws one from 1 to 9 for each operation and
-    leaves out every second one; a fixed 10 of 30 is about as strong on average.
+    Their program counts magnitudes of 10, draws one from 1 to 9 for each operation,
+    leaves it out with probability 1/2, and lets the four blends only weaken; here it is
+    a fixed 10 of 30.
     """
     return _chain(images, seed, weak_crop, rand_augment, cutout)
 
@@ -366,7 +368,7 @@ def strong_fedmatch(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """FedMatch's strong view: RandAugment(2, 10).
 
     Their program applies six operations of small random magnitudes, up to 13 of 30, in
-    ranges of its own; together they are about as strong.
+    ranges of its own (it rotates up to 360 degrees; its equalize does nothing).
     """
     return rand_augment(images, seed)
 

@@ -121,14 +121,21 @@ def test_cutout_covers_a_clipped_square_of_half_the_side(side: int) -> None:
         assert line.any(0).all()
 
 
-def test_zoom_of_a_slope_is_a_flatter_slope_inside_the_old() -> None:
-    """Cutting l and r off a linear slope leaves the factor 1 - l - r of its rise."""
+def test_zoom_of_a_slope_is_the_slope_of_what_is_left() -> None:
+    """Pixel x, centre (x + 1/2) / 32 of the new width, lies at l + that (1 - l - r).
+
+    In pixels of the old image: 32 l + (x + 1/2)(1 - l - r) - 1/2, where the slope's
+    value is that over 31. The same for rows, with their own draws.
+    """
     slope = np.linspace(0, 1, 32, dtype=np.float32)[None, None, :, None]
     images = np.broadcast_to(slope, (20, 32, 32, 1))
-    inner = augment.zoom(images, SEED, 0.1).numpy()[:, 16, 1:-1, 0]
-    rises = np.diff(inner, axis=1) * 31
-    np.testing.assert_allclose(rises, np.broadcast_to(rises[:, :1], rises.shape), 1e-3)
-    assert 0.8 - 1e-3 <= rises.min() < 0.87 < 0.93 < rises.max() <= 1.0
+    cuts = tf.random.stateless_uniform([4, 20, 1], SEED, 0.0, 0.1).numpy()
+    centers = np.arange(1, 31) + 0.5
+    across = augment.zoom(images, SEED, 0.1)[:, 16, 1:-1, 0]
+    along = augment.zoom(images.swapaxes(1, 2), SEED, 0.1)[:, 1:-1, 16, 0]
+    for line, start, end in ((across, *cuts[:2]), (along, *cuts[2:])):
+        expected = (32 * start + centers * (1 - start - end) - 0.5) / 31
+        np.testing.assert_allclose(line, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -433,17 +440,22 @@ def test_kinds_take_an_empty_batch(name: str) -> None:
 
 
 def test_views_are_made_of_their_parts() -> None:
-    """A white image has a covered square after FedRGD's view, none after the weak."""
+    """White images: FedRGD's view covers a square, the weak one nothing.
+
+    Photographs: the others are their parts one after the other, each with its seed.
+    """
     images = np.ones((30, 32, 32, 3), np.float32)
     assert (augment.weak_crop(images, SEED).numpy() == 1.0).all()
     covered = augment.strong_fedrgd(images, SEED).numpy() == 0.5
     assert (covered.sum((1, 2, 3)) >= 3 * 8 * 8).all()
-    first, second = tf.unstack(tf.random.experimental.stateless_split(SEED, 2))
     photos = photographs()
-    np.testing.assert_array_equal(
-        augment.weak(photos, SEED),
-        augment.translate(augment.flip(photos, first), second),
-    )
+    first, second = tf.unstack(tf.random.experimental.stateless_split(SEED, 2))
+    expected = augment.translate(augment.flip(photos, first), second)
+    np.testing.assert_array_equal(augment.weak(photos, SEED), expected)
+    seeds = tf.unstack(tf.random.experimental.stateless_split(SEED, 3))
+    expected = augment.zoom(augment.flip(photos, seeds[0]), seeds[1], 14 / 224)
+    expected = augment.rand_augment(expected, seeds[2], 2, 14)
+    np.testing.assert_array_equal(augment.strong_fixmatch(photos, SEED), expected)
 
 
 def test_runs_in_the_worker_and_repeats_bit_for_bit(worker: Any) -> None:
