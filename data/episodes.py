@@ -176,3 +176,28 @@ def _padded(rows: Sequence[np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
     return table, counts
+
+
+def paired_epoch(
+    stream: np.random.RandomState,
+    sizes: Tuple[int, int],
+    batch_sizes: Tuple[int, int],
+) -> Tuple[list[np.ndarray], list[np.ndarray]]:
+    """One epoch of steps that take labelled and unlabelled images side by side.
+
+    There are as many steps as the longer of the two passes takes; the labelled images
+    are cycled through, the unlabelled ones spread over the steps where they are fewer.
+
+    Args:
+        stream: a client's stream; it moves on.
+        sizes: how many labelled and unlabelled images there are.
+        batch_sizes: how many of each a step takes; the last may take fewer.
+    """
+    needed = [-(-size // batch) for size, batch in zip(sizes, batch_sizes)]
+    steps = max(needed)
+    labeled = shuffled_batches(stream, sizes[0], batch_sizes[0])
+    size = batch_sizes[1] if needed[1] == steps else -(-sizes[1] // steps)
+    unlabeled = shuffled_batches(stream, sizes[1], size)
+    while len(unlabeled) < steps:  # Too few to give every step one.
+        unlabeled.append(unlabeled[len(unlabeled) % needed[1]])
+    return [labeled[i % needed[0]] for i in range(steps)], unlabeled

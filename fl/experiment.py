@@ -112,6 +112,7 @@ def _round_record(outcome: RoundOutcome, seconds: float) -> RoundRecord:
         pseudo_label_confidence=_ratio(
             report, "pseudo_label_confidence", "pseudo_label_count"
         ),
+        pseudo_label_share=_ratio(report, "pseudo_label_used", "pseudo_label_count"),
         seconds=seconds,
         bytes_down=outcome.bytes_down,
         bytes_up=outcome.bytes_up,

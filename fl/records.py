@@ -67,6 +67,8 @@ class RoundRecord:
         seconds: How long the round took.
         bytes_down: What the server sent.
         bytes_up: What the clients returned.
+        pseudo_label_share: How many of the unlabelled images seen had a pseudo-label
+            that counted.
     """
 
     round: int = attr.field(converter=_whole, validator=attr.validators.ge(1))
@@ -82,6 +84,7 @@ class RoundRecord:
     seconds: Optional[float] = attr.field(default=None, converter=_real)
     bytes_down: Optional[int] = attr.field(default=None, converter=_optional_whole)
     bytes_up: Optional[int] = attr.field(default=None, converter=_optional_whole)
+    pseudo_label_share: Optional[float] = attr.field(default=None, converter=_real)
 
 
 @attr.frozen

@@ -26,6 +26,7 @@ TAGS: Dict[str, str] = {
     "unlabeled_loss": "train/unlabeled_loss",
     "pseudo_label_acc": "pseudo_label/accuracy",
     "pseudo_label_confidence": "pseudo_label/confidence",
+    "pseudo_label_share": "pseudo_label/share",
     "val_acc": "validation/accuracy",
     "val_loss": "validation/loss",
     "test_acc": "test/accuracy",

@@ -25,7 +25,7 @@ FIDELITY = "Fidelity switches (--fidelity sets them all; each can be set alone)"
 BASELINES = "Other methods"
 
 FIDELITIES = ("release", "head", "paper")
-METHODS = ("protofssl", "fedavg")
+METHODS = ("protofssl", "fedavg", "fixmatch")
 
 
 def _flag(
@@ -502,6 +502,20 @@ class ExperimentConfig:
         BASELINES,
         theirs=True,
         describes_run=False,
+    )
+    fixmatch_recipe: str = _flag(
+        "scripts",
+        "How FixMatch trains: as the authors ran it (scripts), as their --fixmatch "
+        "does (flag), or as FixMatch's own paper says (published).",
+        BASELINES,
+        choices=("scripts", "flag", "published"),
+    )
+    confidence_threshold: float = _flag(
+        0.95,
+        "Confidence that a pseudo-label must exceed to count.",
+        BASELINES,
+        at_least=0,
+        below=1,
     )
     fixmatch: bool = _flag(
         False,

@@ -8,7 +8,26 @@ from typing import Any, Mapping
 METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "protofssl": {},
     "fedavg": {"local_episode": 2, "num_unlabel": 0},
+    "fixmatch": {},
 }
+
+# What a recipe of FixMatch brings, whether --method or the authors' flag asks for it.
+FIXMATCH_RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "scripts": {
+        "local_episode": 2,
+        "optimizer_state": "client",
+        "unlabeled_weight": 0.01,
+        "mu": 0.1,
+    },
+    "flag": {"unlabeled_weight": 0.01},
+    "published": {
+        "local_episode": 2,
+        "optimizer_state": "client",
+        "unlabeled_weight": 1.0,
+        "mu": 0.1,
+    },
+}
+FIXMATCH_MU_ON_STL10 = 0.01
 
 DATASET_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "cifar10": {},

@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Mapping, Tuple
 import attr
 
 from flags import presets
-from flags.config import METHODS, ExperimentConfig, declarations, fidelity_columns
+from flags.config import ExperimentConfig, declarations, fidelity_columns
 from flags.errors import UsageError
 from models.init import parse_init
 
@@ -42,8 +42,10 @@ def resolve(given: Mapping[str, Any]) -> Resolved:
     values = {f.name: f.default for f in declarations()}
     values.update(fidelity_columns()[given.get("fidelity", values["fidelity"])])
     values["method"] = method = _method(given)
-    if not (given.get("is_sl") or given.get("fixmatch")):
-        values.update(presets.METHOD_DEFAULTS.get(method, {}))
+    if not given.get("is_sl"):
+        values.update(presets.METHOD_DEFAULTS[method])
+    if method == "fixmatch":
+        values.update(_fixmatch_defaults(given))
     dataset = presets.DATASET_DEFAULTS[given.get("dataset", values["dataset"])]
     values.update({k: v for k, v in dataset.items() if _applies(k, method)})
     values.update({k: v for k, v in given.items() if k != "method"})
@@ -111,6 +113,17 @@ def _method(given: Mapping[str, Any]) -> str:
     return str(named or "protofssl")
 
 
+def _fixmatch_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The recipe's; the authors' --fixmatch stands for the recipe of that flag."""
+    recipe = given.get(
+        "fixmatch_recipe", "flag" if given.get("fixmatch") else "scripts"
+    )
+    defaults = {"fixmatch_recipe": recipe, **presets.FIXMATCH_RECIPES[recipe]}
+    if given.get("dataset") == "stl10" and "mu" in defaults:
+        defaults["mu"] = presets.FIXMATCH_MU_ON_STL10
+    return defaults
+
+
 def _applies(name: str, method: str) -> bool:
     """Whether a data set's default is meant for the method.
 
@@ -153,14 +166,13 @@ def _check_combination(config: ExperimentConfig) -> None:
     _check_clients(config)
     if config.method == "protofssl":
         _check_episodes(config)
+    if config.method == "fixmatch" and config.num_unlabel == 0:
+        raise UsageError(
+            "--num_unlabel: found 0, --method=fixmatch needs unlabelled images"
+        )
 
 
 def _check_run(config: ExperimentConfig) -> None:
-    if config.method not in METHODS and not config.dry_run:
-        raise UsageError(
-            f"--{config.method}: found a method that this program has no training for, "
-            f"must be one of {', '.join(METHODS)}; --dry_run alone takes it"
-        )
     if not _names_a_folder(config.exp_name):
         raise UsageError(
             f"--exp_name: found '{config.exp_name}', must be the name of a folder"

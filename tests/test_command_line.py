@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from fl.run_folder import LOCK_NAME, RunFolder
-from flags.config import METHODS, declarations
+from flags.config import declarations
 from flags.parse import help_text, parse
 
 ROOT = Path(__file__).parents[1]
@@ -260,8 +260,6 @@ MISTAKES: list[tuple[str, str, Optional[Callable[[Path], None]]]] = [
     ("--resume --seed=2", "--seed was 1, now 2; --mu was 0.5, now 0.001", _write_run),
     ("--resume", "config.json: cannot be read", _write_broken_run),
 ]
-if "fixmatch" not in METHODS:
-    MISTAKES.append(("--fixmatch", "--fixmatch: found a method", None))
 
 
 @attr.frozen

@@ -6,9 +6,11 @@ from typing import Mapping, Type
 
 from fl.methods.base import Method
 from fl.methods.fedavg import FedAvg
+from fl.methods.fixmatch import FixMatch
 from fl.methods.protofssl import ProtoFSSL
 
 REGISTRY: Mapping[str, Type[Method]] = {
     "protofssl": ProtoFSSL,
     "fedavg": FedAvg,
+    "fixmatch": FixMatch,
 }

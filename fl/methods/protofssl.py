@@ -111,7 +111,10 @@ class ProtoFSSL(base.Method):
                 bank=bank,
             ),
             clients=active,
-            report=attr.asdict(exchange.own.report),
+            report={
+                **attr.asdict(exchange.own.report),
+                "pseudo_label_used": exchange.own.report.pseudo_label_count,
+            },
             bytes_down=exchange.bytes_down + (early.bytes_down if early else 0),
             bytes_up=exchange.bytes_up + (early.bytes_up if early else 0),
         )

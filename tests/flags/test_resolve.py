@@ -8,7 +8,7 @@ from typing import Any, Optional
 import pytest
 
 from flags import presets
-from flags.config import METHODS, ExperimentConfig, declarations, fidelity_columns
+from flags.config import ExperimentConfig, declarations, fidelity_columns
 from flags.errors import UsageError
 from flags.parse import parse
 from flags.resolve import LARGEST_WHOLE_NUMBER, resolve
@@ -150,11 +150,25 @@ def test_fixmatch_resolves_with_the_flags_own_defaults() -> None:
     assert (config.local_episode, config.num_unlabel) == (10, 490)
 
 
-@pytest.mark.skipif("fixmatch" in METHODS, reason="FixMatch can be trained")
-def test_method_without_training_is_refused() -> None:
-    refusal = _refusal(CIFAR, "--fixmatch")
-    assert refusal.startswith("--fixmatch: found a method ")
-    assert f"must be one of {', '.join(METHODS)}" in refusal
+def test_fixmatch_recipes_bring_their_defaults() -> None:
+    """--method means the scripts, --fixmatch the flag; what is given beats both."""
+    scripts = _config(CIFAR, "--method=fixmatch")
+    assert scripts.fixmatch_recipe == "scripts"
+    assert (scripts.local_episode, scripts.optimizer_state) == (2, "client")
+    assert (scripts.unlabeled_weight, scripts.mu) == (0.01, 0.1)
+    assert _config("--dataset=stl10", "--method=fixmatch").mu == 0.01
+    flag = _config(CIFAR, "--fixmatch")
+    assert (flag.fixmatch_recipe, flag.local_episode) == ("flag", 10)
+    assert (flag.optimizer_state, flag.mu) == ("sequential", 1e-3)
+    assert flag.unlabeled_weight == 0.01
+    published = _config(CIFAR, "--method=fixmatch", "--fixmatch_recipe=published")
+    assert published.unlabeled_weight == 1.0
+    assert _config(CIFAR, "--method=fixmatch", "--mu=0.5").mu == 0.5
+
+
+def test_fixmatch_needs_unlabeled_images() -> None:
+    refusal = _refusal(CIFAR, "--method=fixmatch", "--num_unlabel=0")
+    assert refusal.startswith("--num_unlabel: found 0")
 
 
 def test_bn_is_short_for_its_type() -> None:
