@@ -201,3 +201,17 @@ def paired_epoch(
     while len(unlabeled) < steps:  # Too few to give every step one.
         unlabeled.append(unlabeled[len(unlabeled) % needed[1]])
     return [labeled[i % needed[0]] for i in range(steps)], unlabeled
+
+
+def paired_epochs(
+    stream: np.random.RandomState,
+    sizes: Tuple[int, int],
+    batch_sizes: Tuple[int, int],
+    epochs: int,
+) -> Steps:
+    """So many epochs of `paired_epoch`, as steps."""
+    pairs = [paired_epoch(stream, sizes, batch_sizes) for _ in range(epochs)]
+    return make_steps(
+        [batch for labeled, _ in pairs for batch in labeled],
+        [batch for _, unlabeled in pairs for batch in unlabeled],
+    )

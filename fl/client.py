@@ -115,17 +115,17 @@ def client_update(
 
 
 def make_prototypes(
-    model: tf.keras.Model, client: ClientData, num_classes: int
+    model: tf.keras.Model, images: tf.Tensor, labels: tf.Tensor, num_classes: int
 ) -> Prototypes:
     """Eq. (2) over all labelled images, with the moving statistics of batch norm."""
-    total = tf.shape(client.labeled_y)[0]
+    total = tf.shape(labels)[0]
     pieces = tf.TensorArray(tf.float32, size=0, dynamic_size=True, infer_shape=False)
     for start in tf.range(0, total, EMBEDDING_BATCH):
-        images = client.labeled_x[start : start + EMBEDDING_BATCH]
-        embeddings = model(to_float(images), training=False)
+        batch = images[start : start + EMBEDDING_BATCH]
+        embeddings = model(to_float(batch), training=False)
         pieces = pieces.write(pieces.size(), embeddings)
     embeddings = tf.ensure_shape(pieces.concat(), [None, model.output_shape[-1]])
-    return prototypes.class_prototypes(embeddings, client.labeled_y, num_classes)
+    return prototypes.class_prototypes(embeddings, labels, num_classes)
 
 
 def _train(
@@ -249,7 +249,9 @@ def _prototypes_to_share(
     model: tf.keras.Model, settings: ClientSettings, client: ClientData
 ) -> Tuple[Prototypes, Prototypes]:
     """The client's prototypes as made, and as they leave it: withheld or noisy."""
-    made = make_prototypes(model, client, settings.num_classes)
+    made = make_prototypes(
+        model, client.labeled_x, client.labeled_y, settings.num_classes
+    )
     counts = tf.math.unsorted_segment_sum(
         tf.ones_like(client.labeled_y), client.labeled_y, settings.num_classes
     )

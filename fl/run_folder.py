@@ -257,6 +257,8 @@ def read_config(path: Path) -> Dict[str, Any]:
 
 def depends_on_num_round(config: ExperimentConfig) -> bool:
     """Whether a run of more rounds differs from the start on."""
+    if config.method == "mixmatch":  # The weight of its unlabelled term grows over it.
+        return True
     return config.method != "protofssl" and config.baseline_lr == "cosine"
 
 

@@ -13,6 +13,7 @@ from data.partition import FederatedData, PartitionSpec, partition
 from data.sources import DataError, load_dataset
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
+from flags.presets import SUPERVISED
 
 if TYPE_CHECKING:
     from fl.methods.base import Method
@@ -49,7 +50,7 @@ def partition_spec(config: ExperimentConfig) -> PartitionSpec:
         num_unlabel=config.num_unlabel,
         non_iid=config.non_iid,
         extreme_non_iid=config.extreme_non_iid,
-        supervised=config.method == "fedavg",
+        supervised=config.method in SUPERVISED,
         split_seed=config.split_seed,
         unlabeled_overlap=config.unlabeled_overlap,
         deal_order=config.deal_order,

@@ -25,7 +25,7 @@ FIDELITY = "Fidelity switches (--fidelity sets them all; each can be set alone)"
 BASELINES = "Other methods"
 
 FIDELITIES = ("release", "head", "paper")
-METHODS = ("protofssl", "fedavg", "fixmatch")
+METHODS = ("protofssl", "fedavg", "fixmatch", "mixmatch", "sage", "fedproto")
 
 
 def _flag(
@@ -509,6 +509,12 @@ class ExperimentConfig:
         "does (flag), or as FixMatch's own paper says (published).",
         BASELINES,
         choices=("scripts", "flag", "published"),
+    )
+    prototype_weight: float = _flag(
+        1.0,
+        "Weight of FedProto's pull towards the global prototypes.",
+        BASELINES,
+        at_least=0,
     )
     confidence_threshold: float = _flag(
         0.95,

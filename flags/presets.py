@@ -9,7 +9,21 @@ METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "protofssl": {},
     "fedavg": {"local_episode": 2, "num_unlabel": 0},
     "fixmatch": {},
+    "mixmatch": {
+        "local_episode": 2,
+        "optimizer_state": "client",
+        "unlabeled_weight": 75.0,
+    },
+    "sage": {
+        "local_episode": 2,
+        "optimizer_state": "client",
+        "unlabeled_weight": 1.0,
+    },
+    "fedproto": {"local_episode": 2, "num_unlabel": 0},
 }
+
+# Methods that train on labelled images alone; their clients get no others.
+SUPERVISED = ("fedavg", "fedproto")
 
 # What a recipe of FixMatch brings, whether --method or the authors' flag asks for it.
 FIXMATCH_RECIPES: Mapping[str, Mapping[str, Any]] = {

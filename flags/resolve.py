@@ -115,9 +115,8 @@ def _method(given: Mapping[str, Any]) -> str:
 
 def _fixmatch_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The recipe's; the authors' --fixmatch stands for the recipe of that flag."""
-    recipe = given.get(
-        "fixmatch_recipe", "flag" if given.get("fixmatch") else "scripts"
-    )
+    asked = "flag" if given.get("fixmatch") else "scripts"
+    recipe = given.get("fixmatch_recipe", asked)
     defaults = {"fixmatch_recipe": recipe, **presets.FIXMATCH_RECIPES[recipe]}
     if given.get("dataset") == "stl10" and "mu" in defaults:
         defaults["mu"] = presets.FIXMATCH_MU_ON_STL10
@@ -129,7 +128,7 @@ def _applies(name: str, method: str) -> bool:
 
     Sizes of ProtoFSSL's training are not: other methods have recipes of their own.
     """
-    if method == "fedavg":
+    if method in presets.SUPERVISED:
         return name not in ("num_unlabel", "local_episode")
     return True
 
@@ -166,9 +165,9 @@ def _check_combination(config: ExperimentConfig) -> None:
     _check_clients(config)
     if config.method == "protofssl":
         _check_episodes(config)
-    if config.method == "fixmatch" and config.num_unlabel == 0:
+    if config.method not in presets.SUPERVISED and config.num_unlabel == 0:
         raise UsageError(
-            "--num_unlabel: found 0, --method=fixmatch needs unlabelled images"
+            f"--num_unlabel: found 0, --method={config.method} needs unlabelled images"
         )
 
 

@@ -13,13 +13,11 @@ different networks; here weights are averaged as well, as in every other method.
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Tuple
 
-import numpy as np
 import tensorflow as tf
 
-from data import episodes
-from fl import losses, prototypes, server
+from fl import losses, server
 from fl.client import make_prototypes
 from fl.local import LocalModel
 from fl.methods.classifier import (
@@ -86,7 +84,9 @@ class FedProtoStep(Step):
 
     def returned(self, client: Client) -> Prototypes:
         """The client's own prototypes, with the weights after its last step."""
-        return make_prototypes(self._embed, client, self._num_classes)
+        return make_prototypes(
+            self._embed, client.labeled_x, client.labeled_y, self._num_classes
+        )
 
 
 def prototype_distance(

@@ -106,7 +106,7 @@ class MixMatchStep(Step):
         return labeled + unlabeled, figures
 
 
-def label_guess(probs: "list[tf.Tensor]", temperature: float) -> tf.Tensor:
+def label_guess(probs: list[tf.Tensor], temperature: float) -> tf.Tensor:
     """Eqs. (4) and (5): the sharpened mean over the views, without a gradient."""
     mean = tf.add_n(probs) / float(len(probs))
     return tf.stop_gradient(losses.sharpen(mean, temperature))
@@ -116,9 +116,7 @@ def mix_up(
     images: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Mixes each image and its label with a partner's; the own part is the larger."""
-    order_seed, share_seed = tf.unstack(
-        tf.random.experimental.stateless_split(seed, 2)
-    )
+    order_seed, share_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     count = tf.shape(images)[0]
     partner = tf.argsort(tf.random.stateless_uniform([count], order_seed))
     share = own_share(count, share_seed)

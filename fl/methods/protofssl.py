@@ -146,7 +146,9 @@ class ProtoFSSL(base.Method):
         def make(weights: Any, data: ClientData) -> Prototypes:
             for variable, value in zip(model.weights, weights):
                 variable.assign(value)
-            return client.make_prototypes(model, data, self._settings.num_classes)
+            return client.make_prototypes(
+                model, data.labeled_x, data.labeled_y, self._settings.num_classes
+            )
 
         return make
 

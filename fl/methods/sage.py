@@ -1,12 +1,13 @@
 """SAGE (CVPR 2025), labels at the clients: FixMatch with a second opinion.
 
-The client keeps a frozen copy of the model it received. Both give probabilities on the
-weak view, p_l (local) and p_g (received). Where the local model is confident, the target
-mixes both opinions, the more towards the local one the closer their confidences are;
-elsewhere it is the received model's. A target counts where either is confident:
+The client keeps a frozen copy of the model it received. Both give probabilities on
+the weak view, p_l (local) and p_g (received). Where the local model is confident, the
+target mixes both opinions, the more towards the local one the closer their confidences
+are; elsewhere it is the received model's. A target counts where either is confident:
 
     d = clip(|max p_l - max p_g|, 1e-6, 1),  lam = exp(-ln 2 / 0.05 * d)
-    target = lam onehot(p_l) + (1 - lam) onehot(p_g)  where max p_l >= 0.95, else onehot(p_g)
+    target = lam onehot(p_l) + (1 - lam) onehot(p_g)   where max p_l >= 0.95
+             onehot(p_g)                               elsewhere
     loss = CE(labelled) + mean over the batch of
            1[max p_l >= 0.95 or max p_g >= 0.95] KL(target || f(strong))
 
@@ -96,9 +97,7 @@ class SageStep(Step):
         )
         weak = augment.weak(batch.unlabeled_x, weak_seed)
         local = tf.stop_gradient(tf.nn.softmax(self._model(weak, training=True)))
-        received = tf.stop_gradient(
-            tf.nn.softmax(self._received(weak, training=False))
-        )
+        received = tf.stop_gradient(tf.nn.softmax(self._received(weak, training=False)))
         strong = augment.strong_fixmatch(
             batch.unlabeled_x, strong_seed, magnitude=self._magnitude
         )
@@ -116,9 +115,7 @@ class SageStep(Step):
         return losses.labeled_loss(logits[:count], batch.labeled_y) + unlabeled, figures
 
 
-def mixed_targets(
-    local: tf.Tensor, received: tf.Tensor, threshold: float
-) -> tf.Tensor:
+def mixed_targets(local: tf.Tensor, received: tf.Tensor, threshold: float) -> tf.Tensor:
     """The targets of the module's docstring, [B, K]."""
     num_classes = local.shape[-1]
     local_top, received_top = (tf.reduce_max(p, axis=-1) for p in (local, received))

@@ -445,7 +445,7 @@ def test_prototypes_of_more_images_than_one_forward_pass_takes() -> None:
     model.set_weights([weights])
     inputs = tf.nest.map_structure(tf.constant, data)
     make = tf.function(client.make_prototypes)
-    made = make(model, inputs, CLASSES)
+    made = make(model, inputs.labeled_x, inputs.labeled_y, CLASSES)
     expected = numpy_prototypes(
         data.labeled_x.reshape(-1, PIXELS) / 255.0 @ weights, data.labeled_y
     )
