@@ -83,7 +83,10 @@ def is_evaluated(config: ExperimentConfig, round_num: int) -> bool:
 
 def _next_round(config: ExperimentConfig, method: Method, history: History) -> History:
     began = time.monotonic()
-    outcome = method.run_round(history.state)
+    try:
+        outcome = method.run_round(history.state)
+    except checkpoints.CheckpointError as error:  # Something that a client kept.
+        raise UsageError(f"--resume: {error}; the run cannot go on") from None
     seconds = time.monotonic() - began
     row = _round_record(outcome, seconds)
     if is_evaluated(config, row.round):
