@@ -37,11 +37,16 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as error:
         return _complain(str(error), EXIT_USAGE)
     except KeyboardInterrupt:
-        return _complain("interrupted; --resume continues this run", EXIT_INTERRUPTED)
+        return _complain(
+            "interrupted; --resume continues a run that had begun", EXIT_INTERRUPTED
+        )
     except BrokenPipeError:
         # Whoever read our output is gone; nothing more can be said to them.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
+    except OSError as error:
+        what = f"{error.filename or 'a file'}: {error.strerror or error}"
+        return _complain(f"{what}; what was written before is whole", EXIT_FAILURE)
 
 
 def _answer(argv: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 import numpy as np
+from absl import logging
 
 from data.partition import FederatedData
 from fl import environment, plots, wiring
@@ -25,7 +26,10 @@ def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
     environment.set_up_logging()
     try:
-        config = parse(argv).config
+        resolved = parse(argv)
+        for warning in resolved.warnings:
+            logging.warning("%s", warning)
+        config = resolved.config
         data = wiring.load_data(config)
         labeled, unlabeled = class_tables(data)
         for line in table_lines(labeled, unlabeled, data):

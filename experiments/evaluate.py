@@ -50,6 +50,8 @@ def evaluate_run(run_dir: Path, split: str) -> np.ndarray:
         UsageError: if the folder holds no finished run or a file is damaged.
     """
     files = RunFiles(run_dir)
+    if not files.config_file.exists():
+        raise UsageError(f"{run_dir}: found no config.json, must be a run's folder")
     known = {field.name for field in attr.fields(ExperimentConfig)}
     values = read_config(files.config_file)
     config = ExperimentConfig(**{k: v for k, v in values.items() if k in known})
@@ -95,7 +97,10 @@ def _confusion(
     from fl import evaluation
     from fl.types import Prototypes
 
-    model = tf.keras.models.load_model(keras_file, compile=False)
+    try:
+        model = tf.keras.models.load_model(keras_file, compile=False)
+    except (OSError, ValueError, zipfile.BadZipFile):
+        raise UsageError(f"{keras_file}: missing or damaged; run it again") from None
     names = sorted(name for name in arrays if name.startswith("weights/"))
     model.set_weights([arrays[name] for name in names])
 

@@ -252,17 +252,24 @@ def _prototypes_to_share(
     made = make_prototypes(
         model, client.labeled_x, client.labeled_y, settings.num_classes
     )
-    counts = tf.math.unsorted_segment_sum(
-        tf.ones_like(client.labeled_y), client.labeled_y, settings.num_classes
-    )
-    present = tf.logical_and(made.present, counts >= settings.min_share_samples)
-    values = made.values
+    noisy = made
     if settings.noise_stddev > 0:
-        values += tf.random.stateless_normal(
-            tf.shape(values), client.noise_seed, stddev=settings.noise_stddev
+        noise = tf.random.stateless_normal(
+            tf.shape(made.values), client.noise_seed, stddev=settings.noise_stddev
         )
+        noisy = Prototypes(values=made.values + noise, present=made.present)
+    return made, withhold(noisy, client.labeled_y, settings.min_share_samples)
+
+
+def withhold(
+    prototypes_made: Prototypes, labels: tf.Tensor, min_share_samples: int
+) -> Prototypes:
+    """Leaves out the classes of which the client has too few labelled images."""
+    num_classes = prototypes_made.present.shape[0]
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(labels), labels, num_classes)
+    present = tf.logical_and(prototypes_made.present, counts >= min_share_samples)
     mask = tf.cast(present, tf.float32)[:, tf.newaxis]
-    return made, Prototypes(values=values * mask, present=present)
+    return Prototypes(values=prototypes_made.values * mask, present=present)
 
 
 def _report(

@@ -24,9 +24,6 @@ from fl.tensorboard import TensorBoardLog
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
 
-# Drawing takes a noticeable part of a second; short rounds need not wait for it.
-SECONDS_BETWEEN_DRAWINGS = 10.0
-
 
 @attr.frozen(eq=False)
 class History:
@@ -54,7 +51,6 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
     history = _resume(config, method, folder) if config.resume else None
     if history is None:
         history = History(state=method.initial_state(), rounds=(), clients=())
-    drawn = 0.0
     with (
         TensorBoardLog(folder.tensorboard) as board,
         Progress(config.num_round, history.rounds) as progress,
@@ -67,9 +63,8 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
             _record(config, folder, client_states, history)
             row = history.rounds[-1]
             board.write(row)
-            if row.val_acc is not None and began - drawn > SECONDS_BETWEEN_DRAWINGS:
+            if row.val_acc is not None:
                 plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
-                drawn = time.monotonic()
             progress.tell(row, time.monotonic() - began)
     _finish(config, method, folder, history)
     return history.state

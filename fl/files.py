@@ -61,6 +61,11 @@ def write_json(path: PathLike, obj: Any) -> None:
     write_text(path, text + "\n")
 
 
+def is_leftover(name: str) -> bool:
+    """Whether a file of that name is one that a killed run left unfinished."""
+    return bool(_TEMPORARY.fullmatch(name))
+
+
 def remove_leftovers(folder: PathLike) -> List[Path]:
     """Deletes the temporary files that a killed run left anywhere under `folder`.
 
@@ -74,7 +79,7 @@ def remove_leftovers(folder: PathLike) -> List[Path]:
         Path(parent, name)
         for parent, _, names in os.walk(folder)
         for name in names
-        if _TEMPORARY.fullmatch(name)
+        if is_leftover(name)
     )
     for leftover in found:
         leftover.unlink()

@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from fl.types import Prototypes
 
-DISTANCES = ("mean_squared", "euclidean")
-
 
 def class_prototypes(
     embeddings: tf.Tensor, labels: tf.Tensor, num_classes: int

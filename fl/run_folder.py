@@ -138,11 +138,16 @@ class RunFolder(RunFiles):
 
     def begin(self) -> None:
         """Makes the folder ready; removes an earlier run, if told so, or leftovers."""
-        if self._config.overwrite:
-            self._clear()
-        files.remove_leftovers(self.path)
-        if not self.config_file.exists() or self._config.resume:
+        try:
+            if self._config.overwrite:
+                self._clear()
+            files.remove_leftovers(self.path)
+            # A run that goes on is not finished; its result comes anew at its end.
+            for path in (self.summary_file, self.weights_file, self.keras_file):
+                path.unlink(missing_ok=True)
             files.write_json(self.config_file, self._description())
+        except OSError as error:
+            raise self._unusable(error) from None
 
     def _check_existing(self) -> None:
         if not self._is_occupied():
@@ -171,7 +176,11 @@ class RunFolder(RunFiles):
             raise UsageError(
                 f"--out_dir: found a file at {self.path}, must be a folder"
             )
-        return [p for p in self.path.iterdir() if p.name != LOCK_NAME]
+        return [
+            path
+            for path in self.path.iterdir()
+            if path.name != LOCK_NAME and not files.is_leftover(path.name)
+        ]
 
     def _unusable(self, error: OSError) -> UsageError:
         return UsageError(
@@ -198,14 +207,18 @@ class RunFolder(RunFiles):
         if self._lock is None:
             return
         if self.path.is_dir() and not self._contents():
+            files.remove_leftovers(self.path)
             (self.path / LOCK_NAME).unlink(missing_ok=True)
             self.path.rmdir()
         os.close(self._lock)
         self._lock = None
 
     def _clear(self) -> None:
-        """Removes what a run writes; a file that the user put there stays."""
-        for path in self.own:
+        """Removes what a run writes; a file that the user put there stays.
+
+        The configuration goes last: while it stands, this is a run of ours.
+        """
+        for path in reversed(self.own):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

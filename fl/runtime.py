@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # The worker is on this machine.
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
@@ -54,21 +56,22 @@ tff.framework.set_default_context(_NoWorker())
 class Worker:
     """One worker process and the TFF context that runs computations in it."""
 
-    def __init__(self, log_path: Path, concurrent_clients: int = -1):
+    def __init__(self, log_path: Path):
         """Starts the process and waits until it answers.
 
         It takes over the settings of `fl.environment` from this process.
 
         Args:
             log_path: where the worker's own output goes.
-            concurrent_clients: how many clients may train at once; -1 for all.
 
         Raises:
             RuntimeFailure: if the worker does not answer in time.
         """
         self.log_path = log_path
         self._port = _free_port()
-        self._process = self._start(concurrent_clients)
+        self._closing = False
+        self._lost = False
+        self._process = self._start()
         self._channel = grpc.insecure_channel(
             f"localhost:{self._port}", options=CHANNEL_OPTIONS
         )
@@ -78,6 +81,7 @@ class Worker:
             self.close()
             raise
         self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def __enter__(self) -> Worker:
         tff.framework.set_default_context(self._context())
@@ -90,6 +94,12 @@ class Worker:
         trace: Optional[TracebackType],
     ) -> None:
         self.close()
+        if self._lost and not isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise RuntimeFailure(
+                f"TFF's worker ended with code {self._process.returncode} in the midst "
+                f"of the run; its output is in {self.log_path}; --resume continues "
+                "from the last complete round"
+            ) from None
 
     @property
     def pid(self) -> int:
@@ -98,12 +108,13 @@ class Worker:
 
     def close(self) -> None:
         """Ends the worker; it is gone on return, and nothing is lost with it."""
+        self._closing = True
         tff.framework.set_default_context(_NoWorker())
         self._channel.close()
         self._process.kill()
         self._process.wait()
 
-    def _start(self, concurrent_clients: int) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         parent = os.getpid()
 
         def tie_to_parent() -> None:
@@ -114,7 +125,6 @@ class Worker:
         command = [
             str(worker_binary()),
             f"--port={self._port}",
-            f"--max_concurrent_computation_calls={concurrent_clients}",
         ]
         with open(self.log_path, "ab") as log:
             return subprocess.Popen(
@@ -126,6 +136,13 @@ class Worker:
                 preexec_fn=tie_to_parent,
                 env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1"),
             )
+
+    def _watch(self) -> None:
+        """Frees a call that waits for a worker which is no more; it would for ever."""
+        self._process.wait()
+        if not self._closing:
+            self._lost = True
+            self._channel.close()
 
     def _wait_until_ready(self) -> None:
         ready = grpc.channel_ready_future(self._channel)

@@ -16,6 +16,8 @@ from models.init import parse_init
 # NumPy seeds have 32 bits, and a round's is --seed plus its number.
 LARGEST_WHOLE_NUMBER = 2**31 - 1
 LONGEST_FOLDER_NAME = 255
+# Below, all of a client's images are of one class, and NumPy's draws do not end.
+SMALLEST_DIRICHLET_ALPHA = 1e-3
 
 
 @attr.frozen
@@ -199,6 +201,11 @@ def _check_clients(config: ExperimentConfig) -> None:
         )
     if config.extreme_non_iid and not config.non_iid:
         raise UsageError("--extreme_non_iid: found without --non_iid, give both")
+    if 0 < config.dirichlet_alpha < SMALLEST_DIRICHLET_ALPHA:
+        raise UsageError(
+            f"--dirichlet_alpha: found {config.dirichlet_alpha}, must be 0 (off) or at "
+            f"least {SMALLEST_DIRICHLET_ALPHA}"
+        )
     if config.dirichlet_alpha > 0 and config.non_iid:
         raise UsageError(
             f"--dirichlet_alpha={config.dirichlet_alpha} with --non_iid: found two "
@@ -252,9 +259,12 @@ def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str
             "--stddev has no effect; --use_noise=true makes it count",
         ),
         (
-            config.dataset == "stl10" and config.non_iid and not config.extreme_non_iid,
-            "--non_iid has no meaning for STL-10's unlabelled images, which have no "
-            "labels; they are dealt at random",
+            proto and config.use_noise and config.refine_at_begin,
+            "--use_noise has no effect; --refine_at_begin=false makes it count",
+        ),
+        (
+            config.opt_momentum > 0 and config.optimizer == "adam",
+            "--opt_momentum has no effect; --optimizer=rmsprop or sgd makes it count",
         ),
     ]
     return [text for applies, text in cases if applies]

@@ -18,7 +18,7 @@ else makes sure that the moving statistics of batch norm are updated.
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 import attr
 import tensorflow as tf
@@ -76,15 +76,6 @@ def build_model(
     if num_classes is not None:
         x = _dense(x, num_classes)  # [B, K]
     return tf.keras.Model(inputs, x, name=name)
-
-
-def convolution_kernels(model: tf.keras.Model) -> List[tf.Variable]:
-    """Returns the kernels that the L2 term counts: convolutions, not dense layers."""
-    return [
-        layer.kernel
-        for layer in model.layers
-        if isinstance(layer, tf.keras.layers.Conv2D)
-    ]
 
 
 def _apply_step(

@@ -197,6 +197,26 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path: Path) -> None:
     assert "Exception" not in errors
 
 
+def test_a_worker_that_dies_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
+    """Killed in the second round: one line that names its log, and no endless wait."""
+    process = start(tmp_path, "--exp_name=run", "--num_round=50")
+    wait_for_line(process, "round 1/50")
+    children(process)[0].kill()
+    _, errors = process.communicate(timeout=RUN_SECONDS / 4)
+    assert process.returncode == 1
+    assert "TFF's worker ended with code -9" in errors
+    assert "worker.log" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_proxy_in_the_environment_is_no_hindrance(tmp_path: Path) -> None:
+    """The worker is on this machine; nothing listens where the proxy should be."""
+    proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "", "no_grpc_proxy": ""}
+    process = start(tmp_path, "--num_round=1", env={**os.environ, **proxy})
+    _, errors = process.communicate(timeout=RUN_SECONDS)
+    assert process.returncode == 0, errors
+
+
 def test_interrupted_while_starting(tmp_path: Path) -> None:
     """Ctrl-C before the first round: nothing is left, nothing is said but one line."""
     process = start(tmp_path, start_new_session=True)

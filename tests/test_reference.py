@@ -63,6 +63,7 @@ def our_flags(recorded: Mapping[str, Any]) -> List[str]:
     """The recorded flags and what makes ours start and evaluate alike."""
     evaluated = [r["round"] for r in recorded.get("rounds", ()) if r.get("val")]
     return [
+        "--dataset=cifar10",  # Their default; where the flags name one, that counts.
         *recorded["flags"],
         f"--fidelity={recorded.get('fidelity', 'head')}",
         f"--init={INIT}",

@@ -146,8 +146,11 @@ class ProtoFSSL(base.Method):
         def make(weights: Any, data: ClientData) -> Prototypes:
             for variable, value in zip(model.weights, weights):
                 variable.assign(value)
-            return client.make_prototypes(
+            made = client.make_prototypes(
                 model, data.labeled_x, data.labeled_y, self._settings.num_classes
+            )
+            return client.withhold(
+                made, data.labeled_y, self._settings.min_share_samples
             )
 
         return make

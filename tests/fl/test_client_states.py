@@ -11,7 +11,7 @@ from fl.checkpoints import CheckpointError
 from fl.client_states import StatesInFolder, StatesInMemory
 
 
-def arrays(value: float) -> "dict[str, np.ndarray]":
+def arrays(value: float) -> dict[str, np.ndarray]:
     return {"000": np.full([2], value, np.float32)}
 
 

@@ -23,6 +23,7 @@ from fl.run_folder import (
 )
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
+from flags.resolve import resolve
 
 
 def _config(out_dir: Path, **changes: Any) -> ExperimentConfig:
@@ -396,3 +397,17 @@ def test_resume_notices_a_change_of_every_describing_field(
         assert f": --{field.name} was {value}, now {other}" in _refusal(changed)
     else:
         RunFolder(changed).__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("flag", ["resume", "overwrite"])
+def test_a_kill_before_the_configuration_stood_leaves_no_dead_end(
+    tmp_path: Path, flag: str
+) -> None:
+    """An unfinished config.json alone is no run, and in nobody's way."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config.0123456789abcdef.unfinished.json").write_text("{")
+    given = {"out_dir": str(tmp_path), "exp_name": "run", flag: True}
+    with RunFolder(resolve(given).config) as opened:
+        opened.begin()
+    assert sorted(p.name for p in folder.iterdir()) == [".lock", "config.json"]

@@ -330,9 +330,3 @@ def _proximal_note(argv: tuple[str, ...]) -> Optional[tuple[str, ...]]:
 def test_paper_leaves_nothing_inert() -> None:
     flags = ("--mu=0.01", FEDPROX, "--l2_factor=0.1", "--helper_cnt=4")
     assert _warnings(CIFAR, "--fidelity=paper", *flags) == ()
-
-
-def test_stl10_says_that_its_unlabelled_images_cannot_be_skewed() -> None:
-    (warning,) = _warnings("--dataset=stl10", "--non_iid")
-    assert warning.startswith("--non_iid has no meaning for STL-10's unlabelled")
-    assert _warnings("--dataset=svhn", "--non_iid") == ()

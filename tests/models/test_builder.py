@@ -199,13 +199,6 @@ def test_wide_network_has_biases_only_without_norm() -> None:
     assert biases(network("wres28x2", 8, "bn")) == 0
 
 
-def test_l2_counts_convolution_kernels_and_not_the_dense_one() -> None:
-    kernels = builder.convolution_kernels(network("res9", 8, "bn", 10))
-    assert [tuple(kernel.shape) for kernel in kernels] == [(3, 3, *w) for w in WIDTHS]
-    projected = builder.convolution_kernels(network("res9_256d"))
-    assert tuple(projected[-1].shape) == (1, 1, 512, 256)
-
-
 # --- Forward passes, written out -----------------------------------------------
 
 

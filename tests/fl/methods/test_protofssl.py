@@ -164,6 +164,11 @@ def test_min_share_samples_withholds(make_small: Make) -> None:
     assert np.all(outcomes[1].report["unlabeled_loss"] == 0)
 
 
+def test_min_share_samples_holds_before_training_too(make_small: Make) -> None:
+    method = make_small(refine_at_begin=True, min_share_samples=6)
+    assert not run_rounds(method, 1)[0].state.bank.present.any()
+
+
 def test_noise_is_seeded_by_round_and_client(make_small: Make) -> None:
     """Same weights without unlabelled data: the banks differ by the noise alone."""
     shared = {"unlabeled_weight": 0.0, "idle_unlabeled": "skip"}
