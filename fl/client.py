@@ -11,14 +11,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Tuple
 
 import attr
 import tensorflow as tf
 
 from fl import losses, prototypes
 from fl.local import LocalModel, to_float
-from fl.types import Broadcast, ClientData, ClientOutput, ClientReport, Prototypes
+from fl.types import (
+    Averaged,
+    Broadcast,
+    ClientData,
+    ClientOutput,
+    ClientReport,
+    Prototypes,
+)
 
 # Images per forward pass when prototypes are made from all labelled images.
 EMBEDDING_BATCH = 128
@@ -57,14 +64,6 @@ class ClientSettings:
     weight_by_examples: bool
     share_optimizer: bool
     pass_on_optimizer: bool
-
-
-@attr.frozen(eq=False)
-class Averaged:
-    """What is averaged over the clients."""
-
-    model_weights: Any
-    optimizer_state: Any
 
 
 @attr.frozen(eq=False)

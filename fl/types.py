@@ -97,6 +97,14 @@ class ClientReport:
 
 
 @attr.frozen(eq=False)
+class Averaged:
+    """What is averaged over the clients; the optimizer's state only if shared."""
+
+    model_weights: Weights
+    optimizer_state: Weights
+
+
+@attr.frozen(eq=False)
 class ClientOutput:
     """What a client returns.
 

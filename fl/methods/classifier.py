@@ -26,10 +26,12 @@ from fl.evaluation import ScoreFn
 from fl.local import LocalModel, to_float
 from fl.methods import base
 from fl.process import Exchange
-from fl.types import Array, ClientOutput, Weights
+from fl.types import Array, Averaged, ClientOutput, Weights
 from flags.config import ExperimentConfig
 
 LOWEST_RATE = 1e-6
+LABELED_BATCH = 10
+UNLABELED_BATCH = 100
 
 
 @attr.frozen(eq=False)
@@ -133,14 +135,6 @@ class Figures:
     pseudo_label_used: tf.Tensor
     pseudo_label_confidence: tf.Tensor
     pseudo_label_count: tf.Tensor
-
-
-@attr.frozen(eq=False)
-class Averaged:
-    """What is averaged over the clients."""
-
-    model_weights: Any
-    optimizer_state: Any
 
 
 @attr.frozen(eq=False)
@@ -346,6 +340,23 @@ class ClassifierMethod(base.Method):
         version = int(state.client_versions[number])
         kept = self.client_states.get(number, version)
         return tuple(states.from_arrays(fresh, kept))
+
+
+class PairedMethod(ClassifierMethod):
+    """A method whose steps take labelled and unlabelled images side by side."""
+
+    def batch_sizes(self, sizes: Tuple[int, int]) -> Tuple[int, int]:
+        """Labelled and unlabelled images a step, of so many that there are."""
+        del sizes
+        return LABELED_BATCH, UNLABELED_BATCH
+
+    def plan(
+        self, stream: np.random.RandomState, round_index: int, sizes: Tuple[int, int]
+    ) -> Steps:
+        """E epochs of paired batches."""
+        del round_index
+        epochs = self.setup.config.local_episode
+        return episodes.paired_epochs(stream, sizes, self.batch_sizes(sizes), epochs)
 
 
 def client_update(

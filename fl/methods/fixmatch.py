@@ -25,25 +25,23 @@ from __future__ import annotations
 from typing import Tuple
 
 import attr
-import numpy as np
 import tensorflow as tf
 
-from data import episodes
 from fl import augment, losses
 from fl.local import LocalModel
 from fl.methods.classifier import (
+    LABELED_BATCH,
+    UNLABELED_BATCH,
     Batch,
-    ClassifierMethod,
     Figures,
     Message,
+    PairedMethod,
     Step,
     labeled_figures,
     pseudo_label_figures,
 )
 from flags.config import ExperimentConfig
 
-LABELED_BATCH = 10
-UNLABELED_BATCH = 100
 PUBLISHED_RATIO = 7
 
 
@@ -67,17 +65,12 @@ class FixMatchOptions:
     mean_over_all: bool
 
 
-class FixMatch(ClassifierMethod):
+class FixMatch(PairedMethod):
     """See the module's docstring."""
 
-    def plan(
-        self, stream: np.random.RandomState, round_index: int, sizes: Tuple[int, int]
-    ) -> episodes.Steps:
-        """E epochs of paired batches, or E steps on all images at once."""
-        del round_index
-        config = self.setup.config
-        batches = batch_sizes(config.fixmatch_recipe, sizes)
-        return episodes.paired_epochs(stream, sizes, batches, config.local_episode)
+    def batch_sizes(self, sizes: Tuple[int, int]) -> Tuple[int, int]:
+        """As the recipe says."""
+        return batch_sizes(self.setup.config.fixmatch_recipe, sizes)
 
     def make_step(self, local: LocalModel) -> Step:
         """The loss of the module's docstring."""

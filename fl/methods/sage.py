@@ -20,41 +20,27 @@ from __future__ import annotations
 import math
 from typing import Tuple
 
-import numpy as np
 import tensorflow as tf
 
-from data import episodes
 from fl import augment, losses
 from fl.local import LocalModel, ModelFn
 from fl.methods.classifier import (
     Batch,
-    ClassifierMethod,
     Figures,
     Message,
+    PairedMethod,
     Step,
     labeled_figures,
     pseudo_label_figures,
 )
-from fl.methods.fixmatch import LABELED_BATCH, UNLABELED_BATCH, strong_magnitude
+from fl.methods.fixmatch import strong_magnitude
 
 DECAY = math.log(2.0) / 0.05
 SMALLEST_GAP = 1e-6
 
 
-class Sage(ClassifierMethod):
+class Sage(PairedMethod):
     """See the module's docstring."""
-
-    def plan(
-        self, stream: np.random.RandomState, round_index: int, sizes: Tuple[int, int]
-    ) -> episodes.Steps:
-        """E epochs of paired batches."""
-        del round_index
-        return episodes.paired_epochs(
-            stream,
-            sizes,
-            (LABELED_BATCH, UNLABELED_BATCH),
-            self.setup.config.local_episode,
-        )
 
     def make_step(self, local: LocalModel) -> Step:
         """The loss of the module's docstring."""
