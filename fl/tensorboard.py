@@ -26,7 +26,6 @@ TAGS: Dict[str, str] = {
     "unlabeled_loss": "train/unlabeled_loss",
     "pseudo_label_acc": "pseudo_label/accuracy",
     "pseudo_label_confidence": "pseudo_label/confidence",
-    "pseudo_label_share": "pseudo_label/share",
     "val_acc": "validation/accuracy",
     "val_loss": "validation/loss",
     "test_acc": "test/accuracy",
@@ -34,6 +33,7 @@ TAGS: Dict[str, str] = {
     "seconds": "cost/seconds",
     "bytes_down": "cost/bytes_down",
     "bytes_up": "cost/bytes_up",
+    "pseudo_label_share": "pseudo_label/share",
 }
 
 _PREFIX = "events.out.tfevents."

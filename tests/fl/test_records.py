@@ -17,7 +17,7 @@ from fl.records import ClientRecord, RoundRecord
 METRICS = (
     "round,train_acc,train_loss,unlabeled_loss,pseudo_label_acc,"
     "pseudo_label_confidence,val_acc,val_loss,test_acc,test_loss,seconds,"
-    "bytes_down,bytes_up"
+    "bytes_down,bytes_up,pseudo_label_share"
 )
 CLIENTS = "round,client,train_acc,train_loss,unlabeled_loss,prototype_norm,num_examples"
 
@@ -26,7 +26,7 @@ def test_file_is_plain_csv(tmp_path: Path) -> None:
     row = RoundRecord(1, train_acc=0.1, val_acc=1.0, bytes_up=26262040)
     records.write_rows(tmp_path / "metrics.csv", [row, RoundRecord(2)])
     assert (tmp_path / "metrics.csv").read_bytes().decode() == (
-        f"{METRICS}\n1,0.1,,,,,1.0,,,,,,26262040\n2,,,,,,,,,,,,\n"
+        f"{METRICS}\n1,0.1,,,,,1.0,,,,,,26262040,\n2,,,,,,,,,,,,,\n"
     )
 
 
@@ -117,21 +117,21 @@ def test_writing_replaces_the_whole_file(tmp_path: Path) -> None:
         (b"", "is cut off"),
         (METRICS.encode(), "is cut off"),
         (f"{METRICS}\n1,,,,,,0.12".encode(), "is cut off"),
-        (f"{METRICS}\n1,0.5\n".encode(), "line 2 has 2 cells; 13 are expected"),
+        (f"{METRICS}\n1,0.5\n".encode(), "line 2 has 2 cells; 14 are expected"),
         (f"{METRICS}\n\n".encode(), "line 2 has 0 cells"),
         (
-            f"{METRICS}\n1,abc,,,,,,,,,,,\n".encode(),
+            f"{METRICS}\n1,abc,,,,,,,,,,,,\n".encode(),
             "line 2: train_acc is 'abc'; a number or nothing is expected",
         ),
         (
-            f"{METRICS}\n1,,,,,,,,,,,0.5,\n".encode(),
+            f"{METRICS}\n1,,,,,,,,,,,0.5,,\n".encode(),
             "bytes_down is '0.5'; an integer or nothing is expected",
         ),
         (
-            f"{METRICS}\n1,,,,,,,,,,,,\n,,,,,,,,,,,,\n".encode(),
+            f"{METRICS}\n1,,,,,,,,,,,,,\n,,,,,,,,,,,,,\n".encode(),
             "line 3: round is ''; an integer is expected",
         ),
-        (f"{METRICS}\n0,,,,,,,,,,,,\n".encode(), "line 2: 'round' must be >= 1"),
+        (f"{METRICS}\n0,,,,,,,,,,,,,\n".encode(), "line 2: 'round' must be >= 1"),
         (f"{CLIENTS}\n".encode(), "begins with 'round,client"),
         (b"\n", "begins with ''"),
         (b"\xff\xfe\n", "is damaged"),

@@ -27,7 +27,9 @@ def _read(folder: Path) -> Dict[str, List[Tuple[int, float]]]:
 def _full_row() -> RoundRecord:
     """Eighths, so that float32 (TensorBoard's precision) holds every value."""
     values = dict(zip(TAGS, [n / 8 for n in range(1, 11)]))
-    return RoundRecord(1, bytes_down=2048, bytes_up=4096, **values)
+    return RoundRecord(
+        1, bytes_down=2048, bytes_up=4096, pseudo_label_share=1.5, **values
+    )
 
 
 def test_every_field_but_the_round_has_a_tag() -> None:
@@ -52,6 +54,7 @@ def test_a_row_is_one_point_per_value(tmp_path: Path) -> None:
         "cost/seconds": [(1, 1.25)],
         "cost/bytes_down": [(1, 2048.0)],
         "cost/bytes_up": [(1, 4096.0)],
+        "pseudo_label/share": [(1, 1.5)],
     }
 
 
