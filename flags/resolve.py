@@ -128,11 +128,9 @@ def _fixmatch_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _applies(name: str, method: str) -> bool:
     """Whether a data set's default is meant for the method.
 
-    Sizes of ProtoFSSL's training are not: other methods have recipes of their own.
+    Its number of unlabelled images is not for methods that take none.
     """
-    if method in presets.SUPERVISED:
-        return name not in ("num_unlabel", "local_episode")
-    return True
+    return name != "num_unlabel" or method not in presets.SUPERVISED
 
 
 def _norm(given: Mapping[str, Any]) -> str:

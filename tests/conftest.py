@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
-import attr
 import numpy as np
 import pytest
 
@@ -117,11 +116,6 @@ def assert_same_state(first: Any, second: Any) -> None:
     assert left.keys() == right.keys()
     for name in left:
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-
-
-def without(record: Any, *names: str) -> Any:
-    """A record with some fields blanked."""
-    return attr.evolve(record, **dict.fromkeys(names))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
