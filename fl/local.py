@@ -26,11 +26,14 @@ class Regularization:
         proximal_gradient: whether that term is differentiated (over the trainable
             weights), or only shows in the reported loss (over all weights), as in
             the authors' program.
+        weight_decay: share of every trainable weight that is added to its gradient;
+            it does not show in the loss.
     """
 
     l2_factor: float = 0.0
     mu: float = 0.0
     proximal_gradient: bool = False
+    weight_decay: float = 0.0
 
 
 class LocalModel:
@@ -95,6 +98,9 @@ class LocalModel:
         gradients = tape.gradient(
             objective, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
+        decay = self._regularization.weight_decay
+        if decay > 0:
+            gradients = [g + decay * w for g, w in zip(gradients, trainable)]
         with tf.control_dependencies([reported]):
             self._optimizer.step(self._state, trainable, gradients, learning_rate)
         return reported, report

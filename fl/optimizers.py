@@ -47,7 +47,7 @@ class Optimizer:
 
 
 def make_optimizer(name: str, momentum: float) -> Optimizer:
-    """`rmsprop`, `sgd` or `adam`; Adam ignores the momentum, as theirs does."""
+    """One of `_MAKERS`; Adam ignores the momentum, as theirs does."""
     return _MAKERS[name](momentum)
 
 
@@ -86,6 +86,17 @@ def _sgd(momentum: float) -> Optimizer:
     return Optimizer(num_slots=0, counts_steps=False, step=step_plain)
 
 
+def _nesterov(momentum: float) -> Optimizer:
+    """SGD that looks ahead: the step is momentum times the new velocity and -lr g."""
+
+    def step(state, weights, gradients, learning_rate):  # type: ignore[no-untyped-def]
+        for m, w, g in zip(state, weights, gradients):
+            m.assign(momentum * m - learning_rate * g)
+            w.assign_add(momentum * m - learning_rate * g)
+
+    return Optimizer(num_slots=1, counts_steps=False, step=step)
+
+
 def _adam(momentum: float) -> Optimizer:
     del momentum
 
@@ -112,5 +123,6 @@ def _halves(
 _MAKERS: Mapping[str, Callable[[float], Optimizer]] = {
     "rmsprop": _rmsprop,
     "sgd": _sgd,
+    "nesterov": _nesterov,
     "adam": _adam,
 }

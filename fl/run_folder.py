@@ -272,7 +272,7 @@ def depends_on_num_round(config: ExperimentConfig) -> bool:
     """Whether a run of more rounds differs from the start on."""
     if config.method == "mixmatch":  # The weight of its unlabelled term grows over it.
         return True
-    return config.method != "protofssl" and config.baseline_lr == "cosine"
+    return config.method != "protofssl" and config.baseline_lr != "constant"
 
 
 def _take(lock: int, path: Path) -> bool:

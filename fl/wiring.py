@@ -13,7 +13,7 @@ from data.partition import FederatedData, PartitionSpec, partition
 from data.sources import DataError, load_dataset
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
-from flags.presets import SUPERVISED
+from flags.presets import METHODS
 
 if TYPE_CHECKING:
     from fl.methods.base import Method
@@ -50,7 +50,7 @@ def partition_spec(config: ExperimentConfig) -> PartitionSpec:
         num_unlabel=config.num_unlabel,
         non_iid=config.non_iid,
         extreme_non_iid=config.extreme_non_iid,
-        supervised=config.method in SUPERVISED,
+        supervised=METHODS[config.method].supervised,
         split_seed=config.split_seed,
         unlabeled_overlap=config.unlabeled_overlap,
         deal_order=config.deal_order,
@@ -61,12 +61,12 @@ def partition_spec(config: ExperimentConfig) -> PartitionSpec:
 
 def make_method(config: ExperimentConfig, data: FederatedData) -> Method:
     """The method that the configuration names, with its initial weights."""
-    from fl.methods import REGISTRY
+    from fl.methods import method_class
     from fl.methods.base import Setup
     from models.builder import build_model
     from models.init import initial_weights
 
-    kind = REGISTRY[config.method]
+    kind = method_class(config.method)
     height, width, channels = data.images.shape[1:]
 
     def model_fn() -> Any:
@@ -74,6 +74,7 @@ def make_method(config: ExperimentConfig, data: FederatedData) -> Method:
             config.model,
             (height, width, channels),
             norm=config.bn_type,
+            use_bias=config.conv_bias,
             num_classes=data.num_classes if kind.has_head else None,
         )
 

@@ -11,6 +11,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 import attr
 
 from data.sources import DATASETS
+from flags.presets import METHODS
 from models.specs import MODELS, NORMS
 
 RUN = "The run"
@@ -25,7 +26,6 @@ FIDELITY = "Fidelity switches (--fidelity sets them all; each can be set alone)"
 BASELINES = "Other methods"
 
 FIDELITIES = ("release", "head", "paper")
-METHODS = ("protofssl", "fedavg", "fixmatch", "mixmatch", "sage", "fedproto")
 
 
 def _flag(
@@ -79,7 +79,7 @@ class ExperimentConfig:
     exp_name: str = _flag(
         "protofssl", "Name of the run: its folder under --out_dir.", RUN, theirs=True
     )
-    method: str = _flag("protofssl", "What to train.", RUN, choices=METHODS)
+    method: str = _flag("protofssl", "What to train.", RUN, choices=tuple(METHODS))
     fidelity: str = _flag(
         "release",
         "Whom to follow where the paper and the authors' program differ: the program "
@@ -207,6 +207,11 @@ class ExperimentConfig:
         theirs=True,
     )
     bn: bool = _flag(False, "Short for --bn_type=bn.", NETWORK, describes_run=False)
+    conv_bias: bool = _flag(
+        True,
+        "Biases in convolutions and in the dense layer.",
+        NETWORK,
+    )
     init: str = _flag(
         "default",
         "Initial weights: `default`, drawn from --seed, or `numpy:SEED`, kernels from "
@@ -249,13 +254,13 @@ class ExperimentConfig:
         "rmsprop",
         "Optimizer, as TensorFlow 2.6 has it.",
         TRAINING,
-        choices=("rmsprop", "sgd", "adam"),
+        choices=("rmsprop", "sgd", "nesterov", "adam"),
         theirs=True,
     )
     opt_lr: float = _flag(1e-3, "Learning rate.", TRAINING, above=0, theirs=True)
     opt_momentum: float = _flag(
         0.0,
-        "Momentum of rmsprop and sgd; adam ignores it.",
+        "Momentum of rmsprop, sgd and nesterov; adam ignores it.",
         TRAINING,
         at_least=0,
         below=1,
@@ -267,6 +272,12 @@ class ExperimentConfig:
         TRAINING,
         at_least=0,
         theirs=True,
+    )
+    weight_decay: float = _flag(
+        0.0,
+        "Share of every weight that is added to its gradient; 0 for none.",
+        TRAINING,
+        at_least=0,
     )
 
     q_unlabel: int = _flag(
@@ -488,9 +499,11 @@ class ExperimentConfig:
     )
     baseline_lr: str = _flag(
         "constant",
-        "Learning rate of supervised and FixMatch runs over the rounds.",
+        "Learning rate over the rounds of methods with a dense classifier: constant, "
+        "cos(15 pi r / 32 R) as in the authors' program (cosine), or cos(7 pi r / 16 "
+        "R) as in FixMatch and FedRGD (cosine_7_16).",
         FIDELITY,
-        choices=("constant", "cosine"),
+        choices=("constant", "cosine", "cosine_7_16"),
         head="cosine",
         paper="constant",
     )
@@ -509,6 +522,22 @@ class ExperimentConfig:
         "does (flag), or as FixMatch's own paper says (published).",
         BASELINES,
         choices=("scripts", "flag", "published"),
+    )
+    helper_handout: str = _flag(
+        "kept",
+        "FedMatch: a client keeps its helpers until the next refresh (kept), or has "
+        "them in the round of a refresh alone, as in the published program (refresh).",
+        BASELINES,
+        choices=("kept", "refresh"),
+    )
+    num_group: int = _flag(
+        2, "FedRGD: groups that the active clients form.", BASELINES, at_least=1
+    )
+    group_mix_every: int = _flag(
+        1,
+        "FedRGD: rounds after which the groups' models become their mean.",
+        BASELINES,
+        at_least=1,
     )
     prototype_weight: float = _flag(
         1.0,

@@ -45,13 +45,13 @@ def resolve(given: Mapping[str, Any]) -> Resolved:
     values.update(fidelity_columns()[given.get("fidelity", values["fidelity"])])
     values["method"] = method = _method(given)
     if not given.get("is_sl"):
-        values.update(presets.METHOD_DEFAULTS[method])
+        values.update(presets.METHODS[method].defaults)
     if method == "fixmatch":
         values.update(_fixmatch_defaults(given))
     dataset = presets.DATASET_DEFAULTS[given.get("dataset", values["dataset"])]
     values.update({k: v for k, v in dataset.items() if _applies(k, method)})
     values.update({k: v for k, v in given.items() if k != "method"})
-    values["bn_type"] = _norm(given)
+    values["bn_type"] = _norm(given, values["bn_type"])
     warnings: List[str] = []
     if method == "protofssl":
         values["helper_cnt"] = _helper_count(values, "helper_cnt" in given, warnings)
@@ -128,18 +128,24 @@ def _fixmatch_defaults(given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _applies(name: str, method: str) -> bool:
     """Whether a data set's default is meant for the method.
 
-    Its number of unlabelled images is not for methods that take none.
+    Its number of unlabelled images is not for methods that take none, and its number
+    of helpers is ProtoFSSL's.
     """
-    return name != "num_unlabel" or method not in presets.SUPERVISED
+    entry = presets.METHODS[method]
+    if name == "num_unlabel":
+        return not entry.supervised
+    return name not in entry.defaults
 
 
-def _norm(given: Mapping[str, Any]) -> str:
+def _norm(given: Mapping[str, Any], default: str) -> str:
     norm = given.get("bn_type")
     if given.get("bn") and norm not in (None, "bn"):
         raise UsageError(
             f"--bn with --bn_type={norm}: --bn is short for --bn_type=bn, give one"
         )
-    return "bn" if given.get("bn") else str(norm or "none")
+    if "bn" in given and norm is None:
+        return "bn" if given["bn"] else "none"
+    return str(norm or default)
 
 
 def _helper_count(values: Mapping[str, Any], given: bool, warnings: List[str]) -> int:
@@ -165,7 +171,12 @@ def _check_combination(config: ExperimentConfig) -> None:
     _check_clients(config)
     if config.method == "protofssl":
         _check_episodes(config)
-    if config.method not in presets.SUPERVISED and config.num_unlabel == 0:
+    if config.method == "fedmatch":
+        _check_fedmatch(config)
+    if config.method == "fedrgd":
+        _check_fedrgd(config)
+    supervised = presets.METHODS[config.method].supervised
+    if not supervised and config.num_unlabel == 0:
         raise UsageError(
             f"--num_unlabel: found 0, --method={config.method} needs unlabelled images"
         )
@@ -228,6 +239,47 @@ def _check_episodes(config: ExperimentConfig) -> None:
             f"--q_unlabel: found {config.q_unlabel}, a client has only "
             f"--num_unlabel={config.num_unlabel}"
         )
+
+
+def _check_fedmatch(config: ExperimentConfig) -> None:
+    """Its kernels are sums of two that plain SGD trains apart; there is no more."""
+    needed = {
+        "optimizer": "sgd",
+        "opt_momentum": 0.0,
+        "weight_decay": 0.0,
+        "l2_in_loss": False,
+        "optimizer_state": "client",
+        "bn_type": "none",
+        "conv_bias": False,
+        "fl_framework": "fedavg",
+    }
+    _check_needed(config, needed)
+    if config.helper_cnt >= config.num_client:
+        raise UsageError(
+            f"--helper_cnt: found {config.helper_cnt}, a client can have at most "
+            f"{config.num_client - 1} of --num_client={config.num_client}"
+        )
+
+
+def _check_fedrgd(config: ExperimentConfig) -> None:
+    """Its groups train at once: no state passes from client to client."""
+    if config.optimizer_state != "averaged":
+        _check_needed(config, {"optimizer_state": "fresh"})
+    if config.num_group > config.num_active_client:
+        raise UsageError(
+            f"--num_group: found {config.num_group}, there are only "
+            f"--num_active_client={config.num_active_client} clients to form them"
+        )
+
+
+def _check_needed(config: ExperimentConfig, needed: Mapping[str, Any]) -> None:
+    for name, value in needed.items():
+        found = getattr(config, name)
+        if found != value:
+            raise UsageError(
+                f"--{name}: found {found}, with --method={config.method} it must be "
+                f"{value}"
+            )
 
 
 def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str]:

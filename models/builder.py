@@ -5,8 +5,8 @@ to be repeated inside a computation; the weights always come from
 `models.init.initial_weights` or from a checkpoint.
 
 The ResNets have biases in every convolution, as the authors' program does, in front of
-a norm too. The wide network has them only without a norm: a norm subtracts them again,
-and the literature counts its parameters without.
+a norm too (FedMatch asks for none). The wide network has them only without a norm: a
+norm subtracts them again, and the literature counts its parameters without.
 
 Keras keeps two sets of base classes and swaps them for the whole process: building in
 a plain `tf.Graph`, where TensorFlow Federated traces its computations, leaves models
@@ -33,15 +33,16 @@ _LEAK = 0.1
 
 @attr.frozen
 class _Setting:
-    """What all steps of one network share: its norm and its pool sizes."""
+    """What all steps of one network share: norm, pool sizes, whether with biases."""
 
     norm: str
     pools: Tuple[int, ...]
+    use_bias: bool
 
     @property
     def wide_bias(self) -> bool:
         """Whether the wide network's convolutions have biases."""
-        return self.norm == "none"
+        return self.use_bias and self.norm == "none"
 
 
 def build_model(
@@ -49,6 +50,7 @@ def build_model(
     image_shape: Tuple[int, int, int],
     norm: str = "none",
     num_classes: Optional[int] = None,
+    use_bias: bool = True,
 ) -> tf.keras.Model:
     """Builds a network with zero kernels and biases and norms at their defaults.
 
@@ -57,6 +59,7 @@ def build_model(
         image_shape: Height, width and channels of an image.
         norm: One of `specs.NORMS`.
         num_classes: Number of classes of the last dense layer; None leaves it out.
+        use_bias: Whether convolutions and the dense layer have biases.
 
     Returns:
         A model from images [B, height, width, channels] to embeddings [B, D], or to
@@ -66,7 +69,9 @@ def build_model(
         ValueError: If the name or norm is unknown or the pools do not fit the images.
     """
     spec = specs.network_spec(name)
-    setting = _Setting(specs.check_norm(norm), specs.pool_sizes(name, image_shape))
+    setting = _Setting(
+        specs.check_norm(norm), specs.pool_sizes(name, image_shape), use_bias
+    )
     inputs = tf.keras.Input(image_shape, name="images")
     x = inputs
     for number, step in enumerate(spec.steps, start=1):
@@ -74,7 +79,7 @@ def build_model(
     if len(x.shape) > 2:
         x = tf.keras.layers.Flatten(name="embedding")(x)  # [B, D]
     if num_classes is not None:
-        x = _dense(x, num_classes)  # [B, K]
+        x = _dense(x, num_classes, use_bias)  # [B, K]
     return tf.keras.Model(inputs, x, name=name)
 
 
@@ -86,7 +91,7 @@ def _apply_step(
     if isinstance(step, specs.Residual):
         return _residual(x, step, setting, name)
     if isinstance(step, specs.Projection):
-        return _conv(x, step.width, name, size=1)
+        return _conv(x, step.width, name, size=1, use_bias=setting.use_bias)
     if isinstance(step, specs.WideStem):
         return _conv(x, step.width, name, use_bias=setting.wide_bias)
     if isinstance(step, specs.WideGroup):
@@ -111,7 +116,8 @@ def _conv_block(
     zero. Pooling first therefore changes neither values nor gradients and leaves ReLU
     a fraction of the positions.
     """
-    x = _norm(_conv(x, width, name), setting.norm, name)
+    x = _conv(x, width, name, use_bias=setting.use_bias)
+    x = _norm(x, setting.norm, name)
     x = _pool(x, setting, name, pool_stage)
     return tf.keras.layers.ReLU(name=f"{name}_relu")(x)
 
@@ -182,8 +188,11 @@ def _conv(
     )(x)
 
 
-def _dense(x: tf.Tensor, width: int) -> tf.Tensor:
-    return tf.keras.layers.Dense(width, kernel_initializer="zeros", name="logits")(x)
+def _dense(x: tf.Tensor, width: int, use_bias: bool) -> tf.Tensor:
+    layer = tf.keras.layers.Dense(
+        width, use_bias=use_bias, kernel_initializer="zeros", name="logits"
+    )
+    return layer(x)
 
 
 def _norm(x: tf.Tensor, norm: str, name: str) -> tf.Tensor:

@@ -62,14 +62,14 @@ SMALL: Mapping[str, Any] = {
 def make_small(worker: Any) -> Callable[..., Any]:
     """Makes a method on a tiny network over real digits: make_small(flag=...)."""
     from fl import wiring
-    from fl.methods import REGISTRY
+    from fl.methods import method_class
     from fl.methods.base import Setup
     from flags.resolve import resolve
 
     @functools.cache  # A method is a pure thing; tracing takes long.
     def make(**given: Any) -> Any:
         config = resolve({**SMALL, **given}).config
-        kind = REGISTRY[config.method]
+        kind = method_class(config.method)
         model_fn = tiny_classifier if kind.has_head else tiny_model
         rng = np.random.RandomState(config.seed)
         weights = tuple(

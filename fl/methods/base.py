@@ -108,6 +108,7 @@ def regularization(config: ExperimentConfig) -> Regularization:
         l2_factor=config.l2_factor if config.l2_in_loss else 0.0,
         mu=config.mu if config.fl_framework == "fedprox" else 0.0,
         proximal_gradient=config.proximal_gradient,
+        weight_decay=config.weight_decay,
     )
 
 

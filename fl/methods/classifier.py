@@ -30,6 +30,7 @@ from fl.types import Array, Averaged, ClientOutput, Weights
 from flags.config import ExperimentConfig
 
 LOWEST_RATE = 1e-6
+COSINE_SHARES = {"cosine": 15 / 32, "cosine_7_16": 7 / 16}
 LABELED_BATCH = 10
 UNLABELED_BATCH = 100
 
@@ -406,10 +407,11 @@ def client_update(
 
 
 def learning_rate(config: ExperimentConfig, round_index: int) -> float:
-    """The rate of a round: constant, or max(lr cos(15 pi r / (32 R)), 1e-6)."""
+    """The rate of a round: constant, or max(lr cos(share pi r / R), 1e-6)."""
     if config.baseline_lr == "constant":
         return config.opt_lr
-    angle = 15 * math.pi * round_index / (32 * config.num_round)
+    share = COSINE_SHARES[config.baseline_lr]
+    angle = share * math.pi * round_index / config.num_round
     return max(config.opt_lr * math.cos(angle), LOWEST_RATE)
 
 

@@ -10,7 +10,6 @@ import pytest
 from flags import presets
 from flags.config import (
     FIDELITIES,
-    METHODS,
     ExperimentConfig,
     declarations,
     fidelity_columns,
@@ -157,10 +156,10 @@ def test_configuration_is_frozen_and_lists_every_field() -> None:
 
 
 def test_presets_name_only_flags_and_every_dataset_and_method() -> None:
-    tables = (presets.METHOD_DEFAULTS, presets.DATASET_DEFAULTS)
-    named = {name for table in tables for row in table.values() for name in row}
-    assert named <= set(BY_NAME)
-    assert set(presets.METHOD_DEFAULTS) == set(METHODS)
+    rows = [entry.defaults for entry in presets.METHODS.values()]
+    rows += [*presets.DATASET_DEFAULTS.values(), *presets.FIXMATCH_RECIPES.values()]
+    assert {name for row in rows for name in row} <= set(BY_NAME)
+    assert set(presets.METHODS) == set(BY_NAME["method"].metadata["choices"])
     assert set(presets.DATASET_DEFAULTS) == set(BY_NAME["dataset"].metadata["choices"])
 
 

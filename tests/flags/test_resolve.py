@@ -103,7 +103,7 @@ def test_dataset_default_yields_to_a_flag_in_any_order(dataset: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", list(presets.DATASET_DEFAULTS))
-@pytest.mark.parametrize("method", list(presets.METHOD_DEFAULTS))
+@pytest.mark.parametrize("method", list(presets.METHODS))
 @pytest.mark.parametrize("fidelity", ["release", "head", "paper"])
 def test_every_default_can_run(dataset: str, method: str, fidelity: str) -> None:
     words = (f"--dataset={dataset}", f"--method={method}", f"--fidelity={fidelity}")
