@@ -215,3 +215,12 @@ def paired_epochs(
         [batch for labeled, _ in pairs for batch in labeled],
         [batch for _, unlabeled in pairs for batch in unlabeled],
     )
+
+
+def cycled_batches(
+    stream: np.random.RandomState, num_images: int, size: int, count: int
+) -> list[np.ndarray]:
+    """So many batches of one size, from passes in random order joined end to end."""
+    passes = -(-size * count // num_images)
+    order = np.concatenate([stream.permutation(num_images) for _ in range(passes)])
+    return list(order[: size * count].reshape(count, size))

@@ -10,7 +10,7 @@ finds the state of that time, or a clear error, never a later one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Mapping, Protocol, Tuple
+from typing import Dict, Mapping, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -63,11 +63,17 @@ class StatesInFolder:
         """See `ClientStates`."""
         checkpoints.save(self._of(client), version, arrays)
 
-    def forget_before(self, round_num: int) -> None:
-        """Removes what no run resumed after that round or later would read."""
+    def forget(self, rounds_read: Sequence[int]) -> None:
+        """Removes what was replaced before the last of these rounds, bar what is read.
+
+        Args:
+            rounds_read: in order; a client's state at the end of each stays.
+        """
         for folder in self._folder.glob("client_*"):
-            versions = [v for v in checkpoints.rounds(folder) if v <= round_num]
-            for version in versions[:-1]:
+            versions = checkpoints.rounds(folder)
+            old = {v for v in versions if v <= rounds_read[-1]}
+            read = {max((v for v in old if v <= r), default=0) for r in rounds_read}
+            for version in old - read:
                 checkpoints.path_of(folder, version).unlink()
 
     def _of(self, client: int) -> Path:

@@ -60,7 +60,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
         while history.state.round_num < config.num_round:
             began = time.monotonic()
             history = _next_round(config, method, history)
-            _record(config, folder, client_states, history)
+            _record(config, method, folder, client_states, history)
             row = history.rounds[-1]
             board.write(row)
             if row.val_acc is not None:
@@ -164,6 +164,7 @@ def _with_evaluation(row: RoundRecord, method: Method, state: Any) -> RoundRecor
 
 def _record(
     config: ExperimentConfig,
+    method: Method,
     folder: RunFolder,
     client_states: StatesInFolder,
     history: History,
@@ -179,7 +180,7 @@ def _record(
         folder.checkpoints, config.keep_checkpoints, best.round if best else None
     )
     newest = checkpoints.rounds(folder.checkpoints)[-config.keep_checkpoints :]
-    client_states.forget_before(newest[0])
+    client_states.forget(method.rounds_read(newest[0]))
 
 
 def _resume(
@@ -240,10 +241,11 @@ def _finish(
 
 def _export(method: Method, folder: RunFolder, state: Any) -> None:
     """The finished model as one .npz, and as a Keras model."""
-    arrays = {f"weights/{i:03d}": w for i, w in enumerate(state.model_weights)}
+    weights = method.classifier_weights(state)
+    arrays = {f"weights/{i:03d}": w for i, w in enumerate(weights)}
     arrays.update(method.exports(state))
     with files.atomic_path(folder.weights_file) as path, open(path, "wb") as file:
         np.savez(file, **arrays)
-    method.load_weights(state.model_weights)
+    method.load_weights(weights)
     with files.atomic_path(folder.keras_file) as path:
         method.model.save(path, save_format="keras")

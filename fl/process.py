@@ -105,8 +105,9 @@ class ParallelRound:
         self.computation = run_round
 
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
-        """Runs the round in TFF's runtime."""
-        mean, own = self.computation(message, list(clients))
+        """Runs the round in TFF's runtime; the clients may be fewer than the slots."""
+        mean, slots = self.computation(message, list(clients))
+        own = tf.nest.map_structure(lambda rows: rows[: len(clients)], slots)
         return Exchange(
             mean=mean,
             own=own,

@@ -45,6 +45,7 @@ METHODS: Mapping[str, MethodEntry] = {
             "aggregation": "uniform",
             "conv_bias": False,
             "l2_in_loss": False,
+            "baseline_lr": "constant",
             "unlabeled_weight": 0.01,
             "confidence_threshold": 0.75,
             "helper_cnt": 2,

@@ -251,6 +251,7 @@ def _check_fedmatch(config: ExperimentConfig) -> None:
         "optimizer_state": "client",
         "bn_type": "none",
         "conv_bias": False,
+        "baseline_lr": "constant",
         "fl_framework": "fedavg",
     }
     _check_needed(config, needed)

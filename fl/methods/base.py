@@ -97,6 +97,18 @@ class Method(abc.ABC):
         shapes = [tuple(w.shape) for w in self.model.trainable_variables]
         return self.optimizer.initial_state(shapes)
 
+    def classifier_weights(self, state: Any) -> Weights:
+        """The weights of the network that classifies."""
+        weights: Weights = state.model_weights
+        return weights
+
+    def rounds_read(self, round_num: int) -> Tuple[int, ...]:
+        """Rounds, in order, whose clients' states a run resumed after one may read.
+
+        A state is as it was at the end of such a round, or newer than the last.
+        """
+        return (round_num,)
+
     def load_weights(self, weights: Weights) -> None:
         """Sets the weights of the model that evaluates."""
         self.model.set_weights(list(weights))
@@ -118,6 +130,7 @@ def bind_round(
     make_update: Callable[[LocalModel], Callable[[Any, Any], ClientOutput]],
     message_spec: Any,
     client_spec: Any,
+    num_clients: int,
 ) -> Round:
     """The TFF round for an update, with the configured optimizer treatment.
 
@@ -125,7 +138,6 @@ def bind_round(
     keeps its own: that is as large as the weights, and turns need no slots for it.
     """
     config = setup.config
-    num_clients = config.num_active_client
 
     def trace_update() -> Any:
         local = LocalModel(setup.model_fn, optimizer, regularization(config))

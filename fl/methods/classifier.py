@@ -6,14 +6,15 @@
 3. The weighted mean of all weights becomes the server's.
 
 A method says how many steps there are and on which images (`plan`), what the loss of a
-step is (`make_step`), and, where it shares more than weights, what that is.
+step is (`make_step`), and, where there is more than weights to it: what the server and
+all clients share, what it sends to single clients, and what clients keep.
 """
 
 from __future__ import annotations
 
 import abc
 import math
-from typing import Any, Callable, Mapping, Sequence, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 
 import attr
 import numpy as np
@@ -88,6 +89,7 @@ class Client:
         seed: int32 [2], for augmentations.
         slot: int32 [].
         optimizer_state: the client's own, where it keeps one.
+        personal: what this client alone kept or is sent; nothing by default.
     """
 
     labeled_x: Array
@@ -99,6 +101,20 @@ class Client:
     seed: Array
     slot: Array
     optimizer_state: Weights
+    personal: Any = ()
+
+
+@attr.frozen(eq=False)
+class Kept:
+    """What a client keeps until it trains again.
+
+    Attributes:
+        optimizer_state: its own, where it keeps one.
+        own: what the method adds.
+    """
+
+    optimizer_state: Weights
+    own: Any = ()
 
 
 @attr.frozen(eq=False)
@@ -139,6 +155,21 @@ class Figures:
 
 
 @attr.frozen(eq=False)
+class Finish:
+    """What a client has after its last step.
+
+    Attributes:
+        weights: what enters the mean.
+        returned: what the server gets apart, beside the report.
+        kept: what the client keeps beside an optimizer's state.
+    """
+
+    weights: Weights
+    returned: Any = ()
+    kept: Any = ()
+
+
+@attr.frozen(eq=False)
 class Own:
     """What the server gets of each client apart: a report, and what the method adds."""
 
@@ -162,20 +193,39 @@ class Settings:
 
 
 class Step(abc.ABC):
-    """A method's step, made while the computation is traced."""
+    """A method's step on a client's network, made while the computation is traced."""
 
-    def begin(self, message: Message) -> None:
+    def __init__(self, local: LocalModel):
+        self.local = local
+
+    def begin(self, message: Message, client: Client) -> None:
         """Takes over what the client received; before the first step."""
-        del message
+        del message, client
+
+    @abc.abstractmethod
+    def take(self, message: Message, batch: Batch) -> Tuple[tf.Tensor, Figures]:
+        """One step on a batch; its loss before, and its figures."""
+
+    def finish(self, message: Message, client: Client) -> Finish:
+        """What the client has after the last step: by default its weights."""
+        del message, client
+        return Finish(weights=self.local.weights)
+
+
+class LossStep(Step):
+    """A step of the optimizer down one loss."""
+
+    def take(self, message: Message, batch: Batch) -> Tuple[tf.Tensor, Figures]:
+        """See `Step`."""
+        return self.local.minimize(
+            lambda: self.loss(message, batch),
+            message.model_weights,
+            message.learning_rate,
+        )
 
     @abc.abstractmethod
     def loss(self, message: Message, batch: Batch) -> Tuple[tf.Tensor, Figures]:
         """The loss to minimise on a batch, and its figures."""
-
-    def returned(self, client: Client) -> Any:
-        """What the client returns beside weights, after the last step."""
-        del client
-        return ()
 
 
 class ClassifierMethod(base.Method):
@@ -199,12 +249,17 @@ class ClassifierMethod(base.Method):
             )
 
         state = self.initial_state()
-        self._round = base.bind_round(
+        self.train = base.bind_round(
             setup,
             self.optimizer,
             make_update,
             base.specs_of(self.message(state)),
-            _client_spec(setup.data.images.shape[1:], self._own_optimizer_state()),
+            attr.evolve(
+                _client_spec(setup.data.images.shape[1:]),
+                optimizer_state=base.specs_of(self._own_optimizer_state()),
+                personal=self.personal_spec(),
+            ),
+            self.clients_a_call(),
         )
         self._score = tf.function(
             lambda images, labels: evaluation.score_with_logits(
@@ -233,10 +288,36 @@ class ClassifierMethod(base.Method):
         """What the method shares beside weights, before the first round."""
         return ()
 
-    def next_shared(self, state: State, exchange: Exchange) -> Any:
-        """The same after a round."""
-        del exchange
+    def next_shared(
+        self, state: State, active: Sequence[int], exchange: Exchange
+    ) -> Any:
+        """The same after a round that those clients took part in."""
+        del active, exchange
         return state.shared
+
+    def personal_spec(self) -> Any:
+        """The `tf.TensorSpec` of what `personal` gives."""
+        return ()
+
+    def personal(self, state: State, number: int) -> Any:
+        """What a client alone has kept or is sent, beside an optimizer's state."""
+        del state, number
+        return ()
+
+    def clients_a_call(self) -> int:
+        """How many clients at most train in one federated computation."""
+        return self.setup.config.num_active_client
+
+    def exchange(self, state: State, clients: Sequence[Client]) -> Exchange:
+        """Has the clients train."""
+        return self.train(self.message(state), clients)
+
+    def num_bytes(
+        self, state: State, clients: Sequence[Client], exchange: Exchange
+    ) -> Tuple[int, int]:
+        """What a round sends down and up; by default all of what passes."""
+        del state, clients
+        return exchange.bytes_down, exchange.bytes_up
 
     def initial_state(self) -> State:
         """The initial weights."""
@@ -254,30 +335,30 @@ class ClassifierMethod(base.Method):
     def run_round(self, state: State) -> base.RoundOutcome:
         """Steps 1 to 3 of the module's docstring."""
         active, clients = self.clients(state)
-        exchange = self._round(self.message(state), clients)
-        versions = state.client_versions
-        kept = {n: states.to_arrays(k) for n, k in zip(active, exchange.kept) if k}
-        if kept:
-            versions = versions.copy()
-            versions[list(active)] = state.round_num + 1
+        exchange = self.exchange(state, clients)
+        bytes_down, bytes_up = self.num_bytes(state, clients, exchange)
+        kept = {n: states.to_arrays(k) for n, k in zip(active, exchange.kept)}
+        kept = {number: arrays for number, arrays in kept.items() if arrays}
+        versions = state.client_versions.copy()
+        versions[list(kept)] = state.round_num + 1
         return base.RoundOutcome(
             state=State(
                 round_num=state.round_num + 1,
                 model_weights=tuple(exchange.mean.model_weights),
                 optimizer_state=base.next_optimizer_state(self.setup.config, exchange),
                 client_versions=versions,
-                shared=self.next_shared(state, exchange),
+                shared=self.next_shared(state, active, exchange),
             ),
             clients=active,
             report=dict(exchange.own.report),
-            bytes_down=exchange.bytes_down,
-            bytes_up=exchange.bytes_up,
+            bytes_down=bytes_down,
+            bytes_up=bytes_up,
             kept=kept,
         )
 
     def score_fn(self, state: State) -> ScoreFn:
         """Classification by the dense layer."""
-        self.load_weights(state.model_weights)
+        self.load_weights(self.classifier_weights(state))
         return self._score
 
     def exports(self, state: State) -> dict[str, np.ndarray]:
@@ -292,18 +373,26 @@ class ClassifierMethod(base.Method):
             optimizer_state=state.optimizer_state,
             learning_rate=np.float32(learning_rate(config, state.round_num)),
             progress=np.float32(state.round_num / config.num_round),
-            shared=state.shared,
+            shared=self.broadcast(state),
         )
+
+    def broadcast(self, state: State) -> Any:
+        """What all clients receive of what is shared; by default all."""
+        return state.shared
 
     def clients(self, state: State) -> Tuple[Tuple[int, ...], Sequence[Client]]:
         """Who trains, on what."""
-        config = self.setup.config
-        active = episodes.active_clients(
-            config.seed, state.round_num, config.num_client, config.num_active_client
-        )
+        active = self.active(state)
         return active, [
             self._client(state, slot, number) for slot, number in enumerate(active)
         ]
+
+    def active(self, state: State) -> Tuple[int, ...]:
+        """Who trains in the coming round."""
+        config = self.setup.config
+        return episodes.active_clients(
+            config.seed, state.round_num, config.num_client, config.num_active_client
+        )
 
     def _client(self, state: State, slot: int, number: int) -> Client:
         data, round_index = self.setup.data, state.round_num
@@ -326,6 +415,7 @@ class ClassifierMethod(base.Method):
             seed=words[:2].astype(np.int32),
             slot=np.int32(slot),
             optimizer_state=self._kept_optimizer(state, number),
+            personal=self.personal(state, number),
         )
 
     def _own_optimizer_state(self) -> Weights:
@@ -340,7 +430,8 @@ class ClassifierMethod(base.Method):
             return fresh
         version = int(state.client_versions[number])
         kept = self.client_states.get(number, version)
-        return tuple(states.from_arrays(fresh, kept))
+        found: Kept = states.from_arrays(Kept(optimizer_state=fresh), kept)
+        return found.optimizer_state
 
 
 class PairedMethod(ClassifierMethod):
@@ -373,23 +464,19 @@ def client_update(
         message.model_weights,
         client.optimizer_state if own_optimizer else message.optimizer_state,
     )
-    step.begin(message)
+    step.begin(message, client)
     loss_sum = tf.constant(0.0)
     sums = Figures(*[tf.constant(0.0)] * len(attr.fields(Figures)))
     for number in tf.range(tf.shape(client.steps.labeled_count)[0]):
-        batch = _batch(client, number)
-        loss, figures = local.minimize(
-            lambda: step.loss(message, batch),  # noqa: B023
-            message.model_weights,
-            message.learning_rate,
-        )
+        loss, figures = step.take(message, _batch(client, number))
         loss_sum += figures.labeled_count * loss
         sums = tf.nest.map_structure(tf.add, sums, figures)
     num_examples = tf.shape(client.labeled_y)[0] + tf.shape(client.unlabeled_y)[0]
     state = local.optimizer_state
+    finish = step.finish(message, client)
     return ClientOutput(
         averaged=Averaged(
-            model_weights=local.weights,
+            model_weights=finish.weights,
             optimizer_state=state if settings.optimizer_state == "averaged" else (),
         ),
         weight=(
@@ -399,10 +486,10 @@ def client_update(
         ),
         own=Own(
             report=_report(settings, loss_sum, sums, num_examples),
-            returned=step.returned(client),
+            returned=finish.returned,
         ),
         handed_on=state if settings.optimizer_state == "sequential" else (),
-        kept=state if own_optimizer else (),
+        kept=Kept(optimizer_state=state if own_optimizer else (), own=finish.kept),
     )
 
 
@@ -425,7 +512,11 @@ def labeled_figures(logits: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor
 
 
 def pseudo_label_figures(
-    batch: Batch, probs: tf.Tensor, used: tf.Tensor, loss: tf.Tensor
+    batch: Batch,
+    probs: tf.Tensor,
+    used: tf.Tensor,
+    loss: tf.Tensor,
+    guess: Optional[tf.Tensor] = None,
 ) -> dict[str, tf.Tensor]:
     """How pseudo-labels fare in a step.
 
@@ -434,8 +525,10 @@ def pseudo_label_figures(
         probs: [B, K], the distributions that pseudo-labels are taken from.
         used: float32 [B], 1 where a pseudo-label counts in the loss.
         loss: the weighted unlabelled term.
+        guess: int32 [B], the pseudo-labels; by default the likeliest classes.
     """
-    guess = tf.argmax(probs, axis=-1, output_type=batch.unlabeled_y.dtype)
+    if guess is None:
+        guess = tf.argmax(probs, axis=-1, output_type=batch.unlabeled_y.dtype)
     right = tf.cast(tf.equal(guess, batch.unlabeled_y), tf.float32)
     known = tf.cast(batch.unlabeled_y_known, tf.float32)
     return {
@@ -446,6 +539,11 @@ def pseudo_label_figures(
         "pseudo_label_confidence": tf.reduce_sum(tf.reduce_max(probs, axis=-1)),
         "pseudo_label_count": tf.cast(tf.size(guess), tf.float32),
     }
+
+
+def at_least(probs: tf.Tensor, threshold: float) -> tf.Tensor:
+    """1 where the largest probability reaches the threshold, else 0; float32 [B]."""
+    return tf.cast(tf.reduce_max(probs, axis=-1) >= threshold, tf.float32)
 
 
 def no_pseudo_labels() -> dict[str, tf.Tensor]:
@@ -487,7 +585,7 @@ def _report(
     return report
 
 
-def _client_spec(image_shape: Tuple[int, ...], optimizer_state: Weights) -> Client:
+def _client_spec(image_shape: Tuple[int, ...]) -> Client:
     images = tf.TensorSpec([None, *image_shape], tf.uint8)
     vector = tf.TensorSpec([None], tf.int32)
     table = tf.TensorSpec([None, None], tf.int32)
@@ -505,5 +603,5 @@ def _client_spec(image_shape: Tuple[int, ...], optimizer_state: Weights) -> Clie
         ),
         seed=tf.TensorSpec([2], tf.int32),
         slot=tf.TensorSpec([], tf.int32),
-        optimizer_state=base.specs_of(optimizer_state),
+        optimizer_state=(),
     )

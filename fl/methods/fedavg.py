@@ -19,6 +19,7 @@ from fl.methods.classifier import (
     Batch,
     ClassifierMethod,
     Figures,
+    LossStep,
     Message,
     Step,
     labeled_figures,
@@ -47,12 +48,9 @@ class FedAvg(ClassifierMethod):
         return _SupervisedStep(local)
 
 
-class _SupervisedStep(Step):
-    def __init__(self, local: LocalModel):
-        self._model = local.model
-
+class _SupervisedStep(LossStep):
     def loss(self, message: Message, batch: Batch) -> Tuple[tf.Tensor, Figures]:
-        logits = self._model(batch.labeled_x, training=True)
+        logits = self.local.model(batch.labeled_x, training=True)
         figures = Figures(
             **labeled_figures(logits, batch.labeled_y), **no_pseudo_labels()
         )

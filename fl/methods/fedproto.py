@@ -13,7 +13,7 @@ different networks; here weights are averaged as well, as in every other method.
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Sequence, Tuple
 
 import tensorflow as tf
 
@@ -24,6 +24,8 @@ from fl.methods.classifier import (
     Batch,
     Client,
     Figures,
+    Finish,
+    LossStep,
     Message,
     State,
     Step,
@@ -50,7 +52,9 @@ class FedProto(FedAvg):
         none = server.no_prototypes(1, self.setup.data.num_classes, size)
         return Prototypes(values=none.values[0], present=none.present[0])
 
-    def next_shared(self, state: State, exchange: Exchange) -> Prototypes:
+    def next_shared(
+        self, state: State, active: Sequence[int], exchange: Exchange
+    ) -> Prototypes:
         """For each class the mean over the clients that have it."""
         returned = exchange.own.returned
         present = returned.present.astype(bool)
@@ -60,10 +64,11 @@ class FedProto(FedAvg):
         return Prototypes(values=mean.values[0], present=mean.present[0])
 
 
-class FedProtoStep(Step):
+class FedProtoStep(LossStep):
     """A step on a client's network, of which the embedding is taken too."""
 
     def __init__(self, local: LocalModel, weight: float, num_classes: int):
+        super().__init__(local)
         self._weight = weight
         self._num_classes = num_classes
         model = local.model
@@ -82,11 +87,12 @@ class FedProtoStep(Step):
         )
         return losses.labeled_loss(logits, batch.labeled_y) + pull, figures
 
-    def returned(self, client: Client) -> Prototypes:
-        """The client's own prototypes, with the weights after its last step."""
-        return make_prototypes(
+    def finish(self, message: Message, client: Client) -> Finish:
+        """The weights, and the client's own prototypes made with them."""
+        made = make_prototypes(
             self._embed, client.labeled_x, client.labeled_y, self._num_classes
         )
+        return Finish(weights=self.local.weights, returned=made)
 
 
 def prototype_distance(

@@ -34,6 +34,7 @@ from fl.methods.classifier import (
     UNLABELED_BATCH,
     Batch,
     Figures,
+    LossStep,
     Message,
     PairedMethod,
     Step,
@@ -105,11 +106,11 @@ def strong_magnitude(config: ExperimentConfig) -> int:
     return 14
 
 
-class FixMatchStep(Step):
+class FixMatchStep(LossStep):
     """A FixMatch step on a client's network."""
 
     def __init__(self, local: LocalModel, chosen: FixMatchOptions):
-        self._model = local.model
+        super().__init__(local)
         self._options = chosen
 
     def loss(self, message: Message, batch: Batch) -> Tuple[tf.Tensor, Figures]:
@@ -122,11 +123,11 @@ class FixMatchStep(Step):
         if chosen.augment_labeled:
             labeled_x = augment.weak_crop(labeled_x, labeled_seed)
         weak = augment.weak(batch.unlabeled_x, weak_seed)
-        probs = tf.stop_gradient(tf.nn.softmax(self._model(weak, training=True)))
+        probs = tf.stop_gradient(tf.nn.softmax(self.local.model(weak, training=True)))
         strong = augment.strong_fixmatch(
             batch.unlabeled_x, strong_seed, magnitude=chosen.magnitude
         )
-        logits = self._model(tf.concat([labeled_x, strong], axis=0), training=True)
+        logits = self.local.model(tf.concat([labeled_x, strong], axis=0), training=True)
         count = tf.shape(labeled_x)[0]
         used = confident(probs, chosen.threshold)
         unlabeled = chosen.weight * pseudo_label_loss(

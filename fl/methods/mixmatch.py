@@ -24,6 +24,7 @@ from fl.local import LocalModel
 from fl.methods.classifier import (
     Batch,
     Figures,
+    LossStep,
     Message,
     PairedMethod,
     Step,
@@ -49,13 +50,13 @@ class MixMatch(PairedMethod):
         )
 
 
-class MixMatchStep(Step):
+class MixMatchStep(LossStep):
     """A MixMatch step on a client's network."""
 
     def __init__(
         self, local: LocalModel, temperature: float, weight: float, num_classes: int
     ):
-        self._model = local.model
+        super().__init__(local)
         self._temperature = temperature
         self._weight = weight
         self._num_classes = num_classes
@@ -67,7 +68,7 @@ class MixMatchStep(Step):
         )
         views = [augment.weak(batch.unlabeled_x, seed) for seed in seeds[:VIEWS]]
         guess = label_guess(
-            [tf.nn.softmax(self._model(view, training=True)) for view in views],
+            [tf.nn.softmax(self.local.model(view, training=True)) for view in views],
             self._temperature,
         )
         labeled_x = augment.weak(batch.labeled_x, seeds[VIEWS])
@@ -76,7 +77,7 @@ class MixMatchStep(Step):
             [tf.one_hot(batch.labeled_y, self._num_classes)] + [guess] * VIEWS, axis=0
         )
         images, labels = mix_up(images, labels, seeds[VIEWS + 1])
-        logits = self._model(images, training=True)
+        logits = self.local.model(images, training=True)
         count = tf.shape(labeled_x)[0]
         labeled = losses.safe_mean(
             tf.nn.softmax_cross_entropy_with_logits(labels[:count], logits[:count])

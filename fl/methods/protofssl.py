@@ -66,6 +66,7 @@ class ProtoFSSL(base.Method):
             ),
             message,
             data,
+            config.num_active_client,
         )
         self._score = tf.function(
             lambda sets, images, labels: evaluation.score_with_prototypes(

@@ -26,7 +26,9 @@ from fl import augment, losses
 from fl.local import LocalModel, ModelFn
 from fl.methods.classifier import (
     Batch,
+    Client,
     Figures,
+    LossStep,
     Message,
     PairedMethod,
     Step,
@@ -54,7 +56,7 @@ class Sage(PairedMethod):
         )
 
 
-class SageStep(Step):
+class SageStep(LossStep):
     """A SAGE step on a client's network."""
 
     def __init__(
@@ -65,13 +67,13 @@ class SageStep(Step):
         weight: float,
         magnitude: int,
     ):
-        self._model = local.model
+        super().__init__(local)
         self._received = model_fn()
         self._threshold = threshold
         self._weight = weight
         self._magnitude = magnitude
 
-    def begin(self, message: Message) -> None:
+    def begin(self, message: Message, client: Client) -> None:
         """Keeps a copy of the model received."""
         for variable, value in zip(self._received.weights, message.model_weights):
             variable.assign(value)
@@ -82,12 +84,12 @@ class SageStep(Step):
             tf.random.experimental.stateless_split(batch.seed, 2)
         )
         weak = augment.weak(batch.unlabeled_x, weak_seed)
-        local = tf.stop_gradient(tf.nn.softmax(self._model(weak, training=True)))
+        local = tf.stop_gradient(tf.nn.softmax(self.local.model(weak, training=True)))
         received = tf.stop_gradient(tf.nn.softmax(self._received(weak, training=False)))
         strong = augment.strong_fixmatch(
             batch.unlabeled_x, strong_seed, magnitude=self._magnitude
         )
-        logits = self._model(
+        logits = self.local.model(
             tf.concat([batch.labeled_x, strong], axis=0), training=True
         )
         count = tf.shape(batch.labeled_x)[0]

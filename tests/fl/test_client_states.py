@@ -44,6 +44,18 @@ def test_forgetting_keeps_what_a_resume_reads(tmp_path: Path) -> None:
     store = StatesInFolder(tmp_path)
     for version in (1, 3, 5, 6):
         store.put(7, version, arrays(version))
-    store.forget_before(4)
+    store.forget([4])
     names = sorted(path.name for path in tmp_path.rglob("*.npz"))
     assert names == ["round_000003.npz", "round_000005.npz", "round_000006.npz"]
+
+
+def test_forgetting_keeps_the_states_of_every_round_read(tmp_path: Path) -> None:
+    """Of round 2: version 1, of round 6: version 5; 8 is newer than both."""
+    store = StatesInFolder(tmp_path)
+    for version in (1, 3, 4, 5, 8):
+        store.put(7, version, arrays(version))
+    store.put(3, 4, arrays(4))
+    store.forget([2, 6])
+    names = sorted(path.name for path in (tmp_path / "client_000007").iterdir())
+    assert names == ["round_000001.npz", "round_000005.npz", "round_000008.npz"]
+    assert len(list((tmp_path / "client_000003").iterdir())) == 1
