@@ -44,6 +44,18 @@ def tiny_classifier() -> Any:
     )
 
 
+def tiny_kernels() -> Any:
+    """A classifier of kernels alone, for methods whose networks have nothing else."""
+    import tensorflow as tf
+
+    image = tf.keras.Input([8, 8, 1])
+    x = tf.keras.layers.Conv2D(4, 3, strides=2, use_bias=False, activation="relu")(
+        image
+    )
+    x = tf.keras.layers.Flatten()(x)
+    return tf.keras.Model(image, tf.keras.layers.Dense(10, use_bias=False)(x))
+
+
 SMALL: Mapping[str, Any] = {
     "dataset": "digits",
     "num_client": 6,
@@ -71,6 +83,8 @@ def make_small(worker: Any) -> Callable[..., Any]:
         config = resolve({**SMALL, **given}).config
         kind = method_class(config.method)
         model_fn = tiny_classifier if kind.has_head else tiny_model
+        if not config.conv_bias:
+            model_fn = tiny_kernels
         rng = np.random.RandomState(config.seed)
         weights = tuple(
             rng.normal(0, 0.3, w.shape).astype(np.float32) if w.ndim > 1 else w

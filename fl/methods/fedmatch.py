@@ -23,7 +23,8 @@ clients with a similar model, the helpers, have a say in what an image shows.
    Euclidean distance between probabilities.
 
 A client divides its learning rate by 3 when the loss on its labelled images, which
-serve as its validation set, has not improved for 5 rounds of its own.
+serve as its validation set, has not improved for 5 rounds of its own. The loss that
+is reported leaves the two terms on the weights alone out: they would drown the rest.
 
 Departures: a client keeps its helpers until the next refresh, as in the paper; in the
 published program it has them in the round of a refresh alone
@@ -414,7 +415,7 @@ class FedMatchStep(Step):
         self._descend(self._psi, [g + p for g, p in zip(gradients, pulls)])
         guess = tf.argmax(probs, axis=-1, output_type=tf.int32)
         guess = tf.tensor_scatter_nd_update(guess, sure, votes)
-        return loss + terms, pseudo_label_figures(batch, probs, used, loss, guess)
+        return loss, pseudo_label_figures(batch, probs, used, loss, guess)
 
     def _learn_from(
         self, images: tf.Tensor, seed: tf.Tensor
@@ -435,20 +436,27 @@ class FedMatchStep(Step):
         return tf.constant(0.0), zeros, tf.zeros([0], tf.int32)
 
     def _ask(self, images: tf.Tensor) -> tf.Tensor:
-        """The helpers' probabilities, [h, c, K]."""
+        """The helpers' probabilities, [h, c, K]; one network plays all in turn."""
 
-        def ask(number: tf.Tensor) -> tf.Tensor:
+        def ask(number: tf.Tensor, opinions: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
             psis = [psi[number] for psi in self._helpers]
             _assign(self._helper.trainable_variables, map(tf.add, self._sigma, psis))
-            return tf.nn.softmax(self._helper(images, training=False))
+            probs = tf.nn.softmax(self._helper(images, training=False))
+            return number + 1, tf.concat([opinions, probs[tf.newaxis]], axis=0)
 
         num_classes = self._helper.output_shape[-1]
-        return tf.map_fn(
+        none = tf.zeros([0, tf.shape(images)[0], num_classes])
+        _, opinions = tf.while_loop(
+            lambda number, _: number < tf.shape(self._helpers[0])[0],
             ask,
-            tf.range(tf.shape(self._helpers[0])[0]),
-            fn_output_signature=tf.TensorSpec([None, num_classes], tf.float32),
-            parallel_iterations=1,  # They share one network.
+            [tf.constant(0), none],
+            shape_invariants=[
+                tf.TensorShape([]),
+                tf.TensorShape([None, None, num_classes]),
+            ],
+            parallel_iterations=1,
         )
+        return opinions
 
     def _descend(
         self, part: Sequence[tf.Variable], gradients: Sequence[tf.Tensor]
@@ -501,10 +509,10 @@ def without_small(psi: tf.Tensor) -> tf.Tensor:
 
 def sent_parts(
     new: Sequence[tf.Tensor], old: Sequence[tf.Tensor]
-) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
+) -> Tuple[Weights, List[tf.Tensor]]:
     """What the server has after an upload, and how many entries of each were sent."""
     changed = [tf.abs(n - o) > SENT_ABOVE for n, o in zip(new, old)]
-    known = [tf.where(c, n, o) for c, n, o in zip(changed, new, old)]
+    known = tuple(tf.where(c, n, o) for c, n, o in zip(changed, new, old))
     return known, [tf.math.count_nonzero(c, dtype=tf.int32) for c in changed]
 
 

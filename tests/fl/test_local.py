@@ -197,3 +197,10 @@ def test_images_become_floats_up_to_one() -> None:
     found = to_float(tf.constant([[0, 51, 255]], tf.uint8))
     assert found.dtype == tf.float32
     np.testing.assert_allclose(found, [[0.0, 0.2, 1.0]], rtol=1e-6)
+
+
+def test_weight_decay_shrinks_every_weight_and_shows_in_no_loss() -> None:
+    """Loss -w at rate 0.1 with decay 1: w <- w + 0.1 (1 - w), 0.40951 after five."""
+    weight, told = slide(Regularization(weight_decay=1.0))
+    assert weight == pytest.approx(0.40951, rel=1e-5)
+    np.testing.assert_allclose(told, [0, -0.1, -0.19, -0.271, -0.3439], atol=1e-6)

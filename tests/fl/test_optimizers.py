@@ -18,6 +18,7 @@ RULES = [
     ("rmsprop", 0.9),
     ("sgd", 0.0),
     ("sgd", 0.9),
+    ("nesterov", 0.9),
     ("adam", 0.0),
 ]
 EACH_RULE = pytest.mark.parametrize(("name", "momentum"), RULES)
@@ -79,6 +80,15 @@ def numpy_sgd_momentum(w: np.ndarray, gradients: Arrays) -> np.ndarray:
     return w
 
 
+def numpy_nesterov(w: np.ndarray, gradients: Arrays) -> np.ndarray:
+    """Sutskever's form in the weights that are looked at: v = 0.9 v - lr g."""
+    v = np.zeros_like(w)
+    for g in gradients:
+        v = 0.9 * v - RATE * g
+        w = w + 0.9 * v - RATE * g
+    return w
+
+
 def numpy_adam(w: np.ndarray, gradients: Arrays) -> np.ndarray:
     """Kingma and Ba's "epsilon hat" form: lr_t = lr sqrt(1 - b2^t) / (1 - b1^t)."""
     m, v = np.zeros_like(w), np.zeros_like(w)
@@ -95,6 +105,7 @@ NUMPY_RULES: Mapping[Tuple[str, float], Callable[[np.ndarray, Arrays], np.ndarra
     ("rmsprop", 0.9): numpy_rmsprop_momentum,
     ("sgd", 0.0): numpy_sgd,
     ("sgd", 0.9): numpy_sgd_momentum,
+    ("nesterov", 0.9): numpy_nesterov,
     ("adam", 0.0): numpy_adam,
 }
 
@@ -116,6 +127,9 @@ def test_steps_are_those_of_the_old_tensorflow(name: str, momentum: float) -> No
     legacy = {
         "rmsprop": lambda: tf.keras.optimizers.legacy.RMSprop(RATE, momentum=momentum),
         "sgd": lambda: tf.keras.optimizers.legacy.SGD(RATE, momentum=momentum),
+        "nesterov": lambda: tf.keras.optimizers.legacy.SGD(
+            RATE, momentum=momentum, nesterov=True
+        ),
         "adam": lambda: tf.keras.optimizers.legacy.Adam(RATE),
     }[name]()
     optimizer = optimizers.make_optimizer(name, momentum)
@@ -150,6 +164,7 @@ def test_epsilon_stands_outside_the_root_only_without_momentum() -> None:
         ("rmsprop", 0.9, 2, 0),
         ("sgd", 0.0, 0, 0),
         ("sgd", 0.9, 1, 0),
+        ("nesterov", 0.9, 1, 0),
         ("adam", 0.0, 2, 1),
         ("adam", 0.9, 2, 1),
     ],

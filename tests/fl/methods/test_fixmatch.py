@@ -145,9 +145,9 @@ def test_each_client_keeps_its_optimizer(make_small: Make) -> None:
         method.client_states.put(client, 1, arrays)
     _, clients = method.clients(outcome.state)
     number = outcome.clients.index(method.clients(outcome.state)[0][0])
-    kept = outcome.kept[outcome.clients[number]]
-    np.testing.assert_array_equal(clients[0].optimizer_state[0], kept["optimizer_state/000"])
-    assert np.any(kept["optimizer_state/000"] > 0)
+    kept = outcome.kept[outcome.clients[number]]["optimizer_state/000"]
+    np.testing.assert_array_equal(clients[0].optimizer_state[0], kept)
+    assert np.any(kept > 0)
     assert outcome.state.optimizer_state == ()
 
 
