@@ -44,7 +44,7 @@ class ProtoFSSL(base.Method):
         self._settings = client_settings(config, setup.data.num_classes)
         self._helpers = helper_options(config)
         state = self.initial_state()
-        message = base.specs_of(self._message(state))
+        message = base.specs_of(self.message(state))
         data = client_spec(setup.data.images.shape[1:])
         self._refine = (
             CollectRound(
@@ -90,12 +90,12 @@ class ProtoFSSL(base.Method):
     def run_round(self, state: ServerState) -> base.RoundOutcome:
         """Steps 1 to 4 of the module's docstring."""
         config = self.setup.config
-        active, clients = self._clients(state.round_num)
+        active, clients = self.clients(state)
         early = self._refine(state.model_weights, clients) if self._refine else None
         if early:
             state = _keep_last(state, early.own)
-        state = server.refresh_helpers(state, self._helpers, state.round_num)
-        exchange = self._round(self._message(state), clients)
+        state = self.with_helpers(state)
+        exchange = self._round(self.message(state), clients)
         shared = Prototypes(
             values=exchange.own.prototypes.values,
             present=exchange.own.prototypes.present.astype(bool),
@@ -133,7 +133,12 @@ class ProtoFSSL(base.Method):
         sets = server.evaluation_prototypes(state, self._helpers)
         return {"prototypes": sets.values, "prototypes_present": sets.present}
 
-    def _message(self, state: ServerState) -> Broadcast:
+    def with_helpers(self, state: ServerState) -> ServerState:
+        """The state with the helpers of the coming round."""
+        return server.refresh_helpers(state, self._helpers, state.round_num)
+
+    def message(self, state: ServerState) -> Broadcast:
+        """What the clients of a round receive, helpers being chosen."""
         return Broadcast(
             model_weights=state.model_weights,
             optimizer_state=state.optimizer_state,
@@ -156,11 +161,11 @@ class ProtoFSSL(base.Method):
 
         return make
 
-    def _clients(
-        self, round_index: int
+    def clients(
+        self, state: ServerState
     ) -> Tuple[Tuple[int, ...], Sequence[ClientData]]:
         """Who trains, on what: the streams of (seed, round), client by client."""
-        config = self.setup.config
+        config, round_index = self.setup.config, state.round_num
         active = episodes.active_clients(
             config.seed, round_index, config.num_client, config.num_active_client
         )

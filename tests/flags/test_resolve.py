@@ -238,6 +238,29 @@ def test_supervised_run_ignores_what_it_does_not_read(
         (("--dataset=mnist",), "--dataset: found 'mnist', must be one of cifar10, "),
         (("--model=res50",), "--model: found 'res50', must be one of res9, "),
         (("--unlabel_loss_type=ce",), "--unlabel_loss_type: found 'ce', must be one "),
+        (
+            ("--method=fedmatch", "--fl_framework=fedprox"),
+            "--fl_framework: found fedprox, with --method=fedmatch it must be fedavg",
+        ),
+        (("--method=fedmatch", "--optimizer=adam"), "--optimizer: found adam, with "),
+        (("--method=fedmatch", "--bn"), "--bn_type: found bn, with --method=fedmatch "),
+        (("--method=fedmatch", "--conv_bias"), "--conv_bias: found True, with "),
+        (
+            ("--method=fedmatch", "--optimizer_state=fresh"),
+            "--optimizer_state: found fresh, with --method=fedmatch it must be client",
+        ),
+        (
+            ("--method=fedmatch", "--helper_cnt=100"),
+            "--helper_cnt: found 100, a client can have at most 99 ",
+        ),
+        (
+            ("--method=fedrgd", "--optimizer_state=sequential"),
+            "--optimizer_state: found sequential, with --method=fedrgd it must be ",
+        ),
+        (
+            ("--method=fedrgd", "--num_group=6"),
+            "--num_group: found 6, there are only --num_active_client=5 ",
+        ),
     ],
 )
 def test_impossible_combination_is_refused(argv: tuple[str, ...], start: str) -> None:
@@ -256,6 +279,9 @@ def test_impossible_combination_is_refused(argv: tuple[str, ...], start: str) ->
         ("--init=numpy:4294967295",),
         ("--unlabel_round=-1",),
         ("--opt_momentum=0.999",),
+        ("--method=fedmatch", "--helper_cnt=99"),
+        ("--method=fedrgd", "--num_group=5"),
+        ("--method=fedrgd", "--fl_framework=fedprox", "--optimizer_state=averaged"),
         (f"--seed={LARGEST_WHOLE_NUMBER}",),
     ],
 )
@@ -330,3 +356,32 @@ def _proximal_note(argv: tuple[str, ...]) -> Optional[tuple[str, ...]]:
 def test_paper_leaves_nothing_inert() -> None:
     flags = ("--mu=0.01", FEDPROX, "--l2_factor=0.1", "--helper_cnt=4")
     assert _warnings(CIFAR, "--fidelity=paper", *flags) == ()
+
+
+@pytest.mark.parametrize(
+    ("word", "owner"),
+    [
+        ("--num_group=3", "fedrgd"),
+        ("--group_mix_every=2", "fedrgd"),
+        ("--helper_handout=refresh", "fedmatch"),
+        ("--fixmatch_recipe=published", "fixmatch"),
+        ("--prototype_weight=2", "fedproto"),
+    ],
+)
+def test_flag_of_another_method_gets_a_warning(word: str, owner: str) -> None:
+    name = word.partition("=")[0]
+    warning = f"{name} has no effect; it belongs to --method={owner}"
+    assert warning in parse([CIFAR, word]).warnings
+    assert warning not in parse([CIFAR, f"--method={owner}", word]).warnings
+
+
+def test_fedmatch_and_fedrgd_bring_their_recipes() -> None:
+    for fidelity in ("release", "head", "paper"):
+        config = _config(CIFAR, "--method=fedmatch", f"--fidelity={fidelity}")
+        assert (config.helper_cnt, config.helper_interval) == (2, 10)
+        assert (config.optimizer, config.opt_lr) == ("sgd", 1e-3)
+        assert (config.confidence_threshold, config.conv_bias) == (0.75, False)
+        assert (config.local_episode, config.aggregation) == (1, "uniform")
+    assert _config("--dataset=digits", "--method=fedmatch").helper_cnt == 2
+    assert _config("--dataset=digits").helper_cnt == 3
+    assert _config(CIFAR, "--method=fedrgd").optimizer_state == "fresh"

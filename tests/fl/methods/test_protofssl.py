@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import attr
 import numpy as np
 import pytest
 from conftest import assert_same_state
@@ -188,7 +189,7 @@ def test_refine_at_begin_keeps_the_last_clients_set(make_small: Make) -> None:
     method = make_small(refine_at_begin=True)
     one, two = run_rounds(method, 2)
     assert [len(o.state.bank.present) for o in (one, two)] == [1, 2]
-    _, clients = method._clients(0)
+    _, clients = method.clients(method.initial_state())
     made = method._refine(method.setup.initial_weights, clients).own
     np.testing.assert_array_equal(one.state.bank.values[0], made.values[2])
 
@@ -196,7 +197,8 @@ def test_refine_at_begin_keeps_the_last_clients_set(make_small: Make) -> None:
 def test_global_prototypes(make_small: Make) -> None:
     """Algorithm 2: from round 2 on all labelled images are queries."""
     method = make_small(prototype_source="global")
-    _, clients = method._clients(1)
+    second = attr.evolve(method.initial_state(), round_num=1)
+    _, clients = method.clients(second)
     assert clients[0].support.shape == (2, 0)
     np.testing.assert_array_equal(clients[0].query[0], np.arange(50))
     outcomes = run_rounds(method, 2)

@@ -1,0 +1,91 @@
+"""ProtoFSSL's local training as a plain eager Keras loop.
+
+The same maths as `fl.client`, under the release's switches, written the obvious way:
+Keras layers called eagerly under a tape, Keras's own RMSprop and losses. It is what our
+client update is measured against, and, in a test, what it is held against.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from fl.types import ClientData, Prototypes
+
+TEMPERATURE = 0.5
+UNLABELED_WEIGHT = 0.3
+
+
+class PlainClient:
+    """A network and an optimizer that train episode by episode."""
+
+    def __init__(self, model: tf.keras.Model, learning_rate: float):
+        self.model = model
+        self._optimizer = tf.keras.optimizers.legacy.RMSprop(learning_rate)
+
+    def train(self, client: ClientData, helpers: Prototypes) -> List[float]:
+        """All episodes of a client; the loss of each."""
+        return [
+            self._episode(client, helpers, number)
+            for number in range(len(client.query))
+        ]
+
+    def _episode(self, client: ClientData, helpers: Prototypes, number: int) -> float:
+        images, sizes = _episode_images(client, number)
+        labels = client.labeled_y[client.query[number]]
+        support = client.labeled_y[client.support[number]]
+        with tf.GradientTape() as tape:
+            embeddings = self.model(tf.cast(images, tf.float32) / 255.0, training=True)
+            support_z, query_z, unlabeled_z = tf.split(embeddings, sizes)
+            own = _means(support_z, support)
+            each = tf.keras.losses.sparse_categorical_crossentropy(
+                labels, -_mean_squares(query_z, own), from_logits=True
+            )
+            loss = tf.reduce_mean(each)
+            if client.unlabeled_active[number]:
+                loss += UNLABELED_WEIGHT * _unlabeled_loss(unlabeled_z, own, helpers)
+        weights = self.model.trainable_variables
+        self._optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return float(loss)
+
+
+def _episode_images(client: ClientData, number: int) -> Tuple[np.ndarray, List[int]]:
+    support, query = client.support[number], client.query[number]
+    unlabeled = client.unlabeled[number]
+    images = np.concatenate(
+        [
+            client.labeled_x[support],
+            client.labeled_x[query],
+            client.unlabeled_x[unlabeled],
+        ]
+    )
+    return images, [len(support), len(query), len(unlabeled)]
+
+
+def _means(embeddings: tf.Tensor, labels: np.ndarray) -> tf.Tensor:
+    """Prototypes [K, D] of classes 0 to K - 1, each with a support image."""
+    return tf.stack(
+        [
+            tf.reduce_mean(tf.boolean_mask(embeddings, labels == k), axis=0)
+            for k in range(labels.max() + 1)
+        ]
+    )
+
+
+def _mean_squares(embeddings: tf.Tensor, prototypes: tf.Tensor) -> tf.Tensor:
+    gaps = embeddings[:, tf.newaxis] - prototypes[tf.newaxis]  # [B, K, D]
+    return tf.reduce_mean(tf.square(gaps), axis=-1)
+
+
+def _unlabeled_loss(
+    embeddings: tf.Tensor, own: tf.Tensor, helpers: Prototypes
+) -> tf.Tensor:
+    opinions = [
+        tf.nn.softmax(-_mean_squares(embeddings, helper)) for helper in helpers.values
+    ]
+    sharp = tf.pow(tf.add_n(opinions) / len(opinions), 1.0 / TEMPERATURE)
+    targets = sharp / tf.reduce_sum(sharp, axis=-1, keepdims=True)
+    probs = tf.nn.softmax(-_mean_squares(embeddings, own))
+    return tf.reduce_mean(tf.keras.losses.categorical_crossentropy(targets, probs))

@@ -1,0 +1,55 @@
+"""The benchmarks' arithmetic; nothing here measures time."""
+
+from __future__ import annotations
+
+from typing import List
+
+import pytest
+
+from benchmarks import methods, timing
+from benchmarks import round as round_benchmark
+from benchmarks.methods import Work
+from flags.errors import UsageError
+
+
+def test_tasks_take_turns_and_the_first_turn_is_not_counted() -> None:
+    said: List[str] = []
+    tasks = {name: (lambda name=name: said.append(name)) for name in "ab"}
+    seconds = timing.interleaved(tasks, repeats=3)
+    assert said == ["a", "b"] * 4
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_medians() -> None:
+    assert timing.medians({"a": [9.0, 1.0, 2.0]}) == {"a": 2.0}
+
+
+def test_ratios_are_by_step_and_by_image() -> None:
+    """FedAvg: 4 steps, 8 images in 2 s; other: 2 steps, 40 images in 5 s."""
+    lines = methods.table_lines(
+        {"fedavg": 2.0, "other": 5.0}, {"fedavg": Work(4, 8), "other": Work(2, 40)}
+    )
+    assert lines[2].split() == ["other", "2", "40", "2.500", "5.00", "125.00", "0.50"]
+
+
+def test_own_numbers_are_taken_out_of_the_words() -> None:
+    own = {"repeats": 5, "episodes": 4}
+    numbers, words = timing.split_numbers(["--seed=1", "--repeats=7"], own)
+    assert (numbers, words) == ({"repeats": 7, "episodes": 4}, ["--seed=1"])
+    for word in ("--repeats", "--repeats=0", "--repeats=many"):
+        with pytest.raises(UsageError, match="^--repeats: found"):
+            timing.split_numbers([word], own)
+
+
+def test_report_says_when_the_floor_is_not_to_be_trusted() -> None:
+    """Floor: 6 GFLOP in 2 s are 3 GFLOP/s, of 8 GFLOP in 2 s or in 1.9 s."""
+    seconds = {"ours": 2.5, "sequential": 2.6, "eager": 4.0, "floor": 2.0, "peak": 2.0}
+    trusted = round_benchmark.report_lines("bn", seconds, (6e9, 8e9))
+    assert "1.25 x floor" in trusted[1]
+    assert "1.60 x as fast" in trusted[5]
+    assert "sequential takes 1.04 x ours" in trusted[5]
+    assert "3 GFLOP/s, 75 % of the matrix product's 4" in trusted[6]
+    assert len(trusted) == 7
+    quicker = {**seconds, "peak": 1.9}
+    doubted = round_benchmark.report_lines("bn", quicker, (6e9, 8e9))
+    assert "not to be trusted" in doubted[7]
