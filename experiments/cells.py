@@ -52,6 +52,7 @@ class Entry:
         paper: what is printed there, in per cent; None where nothing is.
         note: what to know beside that.
         address: group and name in this suite, also where the cell is another's.
+        comparable: whether ours may be held against what is printed.
     """
 
     cell: Cell
@@ -60,6 +61,7 @@ class Entry:
     paper: Optional[float]
     note: str
     address: str
+    comparable: bool = True
 
 
 @attr.frozen

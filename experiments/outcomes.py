@@ -108,7 +108,9 @@ class Line:
     def difference(self) -> Optional[float]:
         """Ours minus the paper's in points, where the two may be compared."""
         shown, paper = self.shown, self.entry.paper
-        if shown is None or paper is None or not shown.is_comparable:
+        if shown is None or paper is None or not self.entry.comparable:
+            return None
+        if not shown.is_comparable:
             return None
         return None if shown.mean is None else shown.mean - paper
 

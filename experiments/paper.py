@@ -75,6 +75,7 @@ class Book:
         flags: Flags,
         note: str = "",
         beside: str = "",
+        comparable: bool = True,
     ) -> Entry:
         """An entry, and its cell if no entry before it trains the same.
 
@@ -87,11 +88,13 @@ class Book:
             flags: see `Cell`.
             note: the cell's note.
             beside: the entry's note.
+            comparable: see `Entry`.
         """
         suite, group, name = place.split("/")
         made = Cell(suite, group, name, title, flags, note)
         cell = self._cells.setdefault(frozenset(flags), made)
-        return Entry(cell, row, column, paper, beside, f"{group}/{name}")
+        address = f"{group}/{name}"
+        return Entry(cell, row, column, paper, beside, address, comparable)
 
 
 def make_suites() -> Mapping[str, Suite]:
@@ -157,6 +160,7 @@ def _main(book: Book) -> Suite:
                     _flags(method, home, *(_prox(method, group) if prox else ())),
                     note,
                     beside=SHARED_NOTE if home != group else note * (not prox),
+                    comparable=method != "fedrgd",
                 )
             )
     return Suite(

@@ -389,6 +389,16 @@ def test_no_difference_for_what_is_not_the_papers_experiment(
     assert line.difference is None
 
 
+def test_no_difference_from_a_value_printed_for_another_setting(tmp_path: Path) -> None:
+    """FedRGD's: the paper quotes it, and did not run it."""
+    fedrgd = entry("main", "cifar10_iid/fedrgd")
+    write_run(tmp_path, fedrgd.cell, 1, rounds([0.7], 300))
+    line = next(line for line in account(tmp_path).lines if line.entry == fedrgd)
+    assert line.shown is not None
+    assert line.shown.is_comparable
+    assert line.difference is None
+
+
 def test_a_run_without_a_figure_is_not_passed_over_in_silence(tmp_path: Path) -> None:
     """It would be a mean over those that went well."""
     write_run(tmp_path, CELL, 1, rounds([0.6], 300))
