@@ -1,4 +1,4 @@
-"""How much of a cell's training is done: all of it, or a share that fits an evening.
+"""How much of a cell's training is done: all of it, or a share of it.
 
 `quick` keeps what makes the methods comparable and cuts what costs:
 
@@ -17,9 +17,12 @@ its m, as there can be no more helpers than that.
 What it cannot show: accuracies anywhere near the printed ones, nor which method is
 ahead after 300 rounds; methods that start slowly (plain SGD in FedMatch) look worse
 than they are. Half the point of many helpers and of much unlabelled data is cut away.
-ProtoFSSL's and FixMatch's training is 2 % of the full one, FedAvg's 4 %.
+Counted in images, ProtoFSSL, FixMatch and FedMatch do 1 to 2 % of their training,
+FedAvg and FedRGD 4 %.
 
-A run's share of the full training, `factor`, and the flags that make it stand in
+It is sized so that ProtoFSSL, ProtoFSSL(BN), FedAvg, FixMatch and FedMatch on CIFAR-10
+i.i.d. fit about an hour together on two cores. A run's share of the full training,
+`factor`, and the flags that make it stand in
 `<results>/<cell>/seed_<s>.budget.json`.
 """
 

@@ -134,12 +134,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def wait_for_rounds(folder: Path, name: str) -> None:
-    """Until a run could go on from a round."""
-    folder = folder / "results" / "tiny" / "g" / name / "seed_1000"
-    path = folder / "checkpoints" / "round_000001.npz"
+def wait_for_round(process: subprocess.Popen[str], folder: Path, name: str) -> None:
+    """Until a run could go on from a round; a suite that ends before has failed."""
+    run_folder = folder / "results" / "tiny" / "g" / name / "seed_1000"
+    path = run_folder / "checkpoints" / "round_000001.npz"
     deadline = time.monotonic() + WAIT_SECONDS
     while not path.exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     assert path.exists()
 
@@ -156,7 +157,7 @@ def test_killed_suite_takes_its_run_along_and_goes_on(
 ) -> None:
     """kill -9: neither the run nor its worker is left, and the rest is done later."""
     process = start("--only=first")
-    wait_for_rounds(tmp_path, "first")
+    wait_for_round(process, tmp_path, "first")
     children = family(process)
     process.kill()
     process.communicate()
@@ -179,7 +180,7 @@ def test_interrupted_suite_ends_its_run_and_tells_what_is_done(
     number: int, code: int, tmp_path: Path, start: Start
 ) -> None:
     process = start()
-    wait_for_rounds(tmp_path, "second")
+    wait_for_round(process, tmp_path, "second")
     children = family(process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=WAIT_SECONDS)
