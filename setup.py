@@ -12,8 +12,9 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.9,<3.12",
     packages=find_packages(
-        include=["data*", "experiments*", "fl*", "flags*", "models*"]
+        include=["benchmarks*", "data*", "experiments*", "fl*", "flags*", "models*"]
     ),
+    package_data={"experiments": ["*/*/*.flags"]},
     py_modules=["main"],
     install_requires=[
         "absl-py",
@@ -24,6 +25,7 @@ setup(
         "pillow",
         "psutil",
         "scikit-learn",
+        "scipy",
         "tensorflow==2.14.1",
         "tensorflow-datasets",
         "tensorflow-federated==0.87.0",

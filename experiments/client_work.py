@@ -85,15 +85,20 @@ def own_configs(
 
 def work(config: ExperimentConfig) -> Work:
     """The second table's row of a configuration."""
-    classes = DATASETS[config.dataset].num_classes
     counted = network_of(config, FORMULAS[config.method].has_head)
-    forward, trained = _PASSES[config.method](config, config.num_label * classes)
+    forward, trained = passes(config)
     return Work(
         forward=forward,
         trained=trained,
         flops=counted.flops * (forward + FORWARD_AND_BACK * trained),
         num_bytes=expected_bytes(config),
     )
+
+
+def passes(config: ExperimentConfig) -> Tuple[int, int]:
+    """Images of a client in a round that only go forward, and that go back too."""
+    classes = DATASETS[config.dataset].num_classes
+    return _PASSES[config.method](config, config.num_label * classes)
 
 
 def expected_bytes(config: ExperimentConfig) -> Optional[int]:

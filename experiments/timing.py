@@ -1,17 +1,10 @@
 """How long a run will take on this machine, before it starts.
 
 Work is counted in passes of one image forward through the network; a training step
-counts three for each image, as its backward pass takes about two. What a method passes
-in a round follows from its configuration (`round_passes`):
-
-* ProtoFSSL: E episodes of support, query and unlabelled images, then its labelled
-  images once for the prototypes;
-* FedAvg: E epochs over the labelled images;
-* FixMatch: E epochs, unlabelled images once without a gradient and once with;
-* FedMatch: E epochs, unlabelled images once, then twice with a gradient and once for
-  each helper. That counts all images as confident: an upper bound, and far above the
-  first rounds, in which hardly any image is;
-* FedRGD: E steps of 64 images of either kind, as FixMatch's.
+counts three for each image, as its backward pass takes about two. What a client passes
+in a round follows from its configuration (`experiments.client_work`). FedMatch counts
+all images as confident: an upper bound, and far above the first rounds, in which hardly
+any image is.
 
 An evaluation passes all held-out images once. A client's weights to and fro cost about
 as much as `HANDLING` passes, whatever it trains on. Augmentation and writing are not
@@ -32,20 +25,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import attr
-import numpy as np
 
-from data import episodes
 from data.sources import DATASETS
+from experiments.client_work import FORWARD_AND_BACK, passes
 from fl import environment, records
 from fl.progress import write_line
 from fl.records import RecordError, RoundRecord
 from flags.config import ExperimentConfig
 
 ROOT = Path(__file__).parents[1]
-TRAINED = 3  # Passes that a training step counts for an image.
 # Measured with ResNet9 on CIFAR-10, FedAvg against FixMatch and clients of few images.
 HANDLING = 100
 # Imports, data, tracing, the runtime's first round, and writing the model at the end.
@@ -55,10 +46,6 @@ TIMED_STEPS = 5
 LARGEST_BATCH = 32
 TIMED_PIXELS = LARGEST_BATCH * 32 * 32
 SMALLEST_BATCH = 4
-
-FIXMATCH_BATCHES = (10, 100)
-FEDMATCH_BATCHES = (10, 98)
-FEDRGD_BATCH = 64
 
 
 @attr.frozen
@@ -92,7 +79,8 @@ def network(config: ExperimentConfig) -> Network:
 
 def round_passes(config: ExperimentConfig) -> int:
     """Passes of a round, of all its clients."""
-    return config.num_active_client * _CLIENT_PASSES[config.method](config)
+    forward, trained = passes(config)
+    return config.num_active_client * (forward + FORWARD_AND_BACK * trained)
 
 
 def training_passes(config: ExperimentConfig) -> int:
@@ -184,56 +172,6 @@ def calibrate(networks: Sequence[Network]) -> Mapping[Network, float]:
     return dict(zip(networks, paces))
 
 
-def _protofssl_passes(config: ExperimentConfig) -> int:
-    labeled = _labeled(config)
-    if config.prototype_source == "global":
-        an_episode = labeled + config.q_unlabel
-    else:
-        classes = DATASETS[config.dataset].num_classes
-        an_episode = classes * (config.s_label + config.q_label) + config.q_unlabel
-    return config.local_episode * TRAINED * an_episode + labeled
-
-
-def _fedavg_passes(config: ExperimentConfig) -> int:
-    return config.local_episode * TRAINED * _labeled(config)
-
-
-def _fixmatch_passes(config: ExperimentConfig) -> int:
-    labeled, unlabeled = _paired(config, FIXMATCH_BATCHES)
-    return TRAINED * labeled + (1 + TRAINED) * unlabeled
-
-
-def _fedmatch_passes(config: ExperimentConfig) -> int:
-    labeled, unlabeled = _paired(config, FEDMATCH_BATCHES)
-    return TRAINED * labeled + (1 + 2 * TRAINED + config.helper_cnt) * unlabeled
-
-
-def _fedrgd_passes(config: ExperimentConfig) -> int:
-    return config.local_episode * FEDRGD_BATCH * (TRAINED + 1 + TRAINED)
-
-
-def _labeled(config: ExperimentConfig) -> int:
-    return config.num_label * DATASETS[config.dataset].num_classes
-
-
-def _paired(config: ExperimentConfig, batches: Tuple[int, int]) -> Tuple[int, int]:
-    """Labelled and unlabelled images that the steps of a round take."""
-    sizes = (_labeled(config), config.num_unlabel)
-    steps = episodes.paired_epochs(
-        np.random.RandomState(0), sizes, batches, config.local_episode
-    )
-    return int(steps.labeled_count.sum()), int(steps.unlabeled_count.sum())
-
-
-_CLIENT_PASSES: Mapping[str, Callable[[ExperimentConfig], int]] = {
-    "protofssl": _protofssl_passes,
-    "fedavg": _fedavg_passes,
-    "fixmatch": _fixmatch_passes,
-    "fedmatch": _fedmatch_passes,
-    "fedrgd": _fedrgd_passes,
-}
-
-
 def _timed_batch(image_shape: Sequence[int]) -> int:
     """Images a timed step, so that it takes about as long at any size."""
     pixels = image_shape[0] * image_shape[1]
@@ -264,7 +202,7 @@ def _time_network(chosen: Network) -> float:
         began = time.monotonic()
         step()[0].numpy()
         seconds.append(time.monotonic() - began)
-    return statistics.median(seconds[1:]) / (TRAINED * batch)
+    return statistics.median(seconds[1:]) / (FORWARD_AND_BACK * batch)
 
 
 def main(argv: Sequence[str]) -> int:
