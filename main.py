@@ -16,7 +16,7 @@ from absl import logging
 
 from fl import environment, wiring
 from fl.progress import write_line
-from fl.run_folder import RunFolder
+from fl.run_folder import FolderLost, RunFolder
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
 from flags.parse import HelpWanted, parse
@@ -46,7 +46,10 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_FAILURE
     except OSError as error:
         what = f"{error.filename or 'a file'}: {error.strerror or error}"
-        return _complain(f"{what}; what was written before is whole", EXIT_FAILURE)
+        return _complain(
+            f"{what}; what was written before is whole, --resume continues",
+            EXIT_FAILURE,
+        )
 
 
 def _answer(argv: Sequence[str]) -> None:
@@ -69,19 +72,20 @@ def train(config: ExperimentConfig) -> None:
 
     Raises:
         UsageError: for a user's mistake that only now shows.
-        SystemExit: with code 1, after a line on what went wrong with the worker.
+        SystemExit: with code 1, after a line on what went wrong in mid-run.
     """
     with RunFolder(config) as folder:
+        workers = wiring.make_workers(config, folder.worker_log)
         data = wiring.load_data(config)
         environment.prepare_tensorflow(config.threads)
         from fl import experiment
-        from fl.runtime import RuntimeFailure, Worker
+        from fl.runtime import Runtime, RuntimeFailure
 
         folder.begin()
         try:
-            with Worker(folder.worker_log):
+            with Runtime(workers):
                 experiment.run(config, wiring.make_method(config, data), folder)
-        except RuntimeFailure as error:
+        except (RuntimeFailure, FolderLost, experiment.Diverged) as error:
             sys.exit(_complain(str(error), EXIT_FAILURE))
 
 

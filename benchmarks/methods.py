@@ -64,9 +64,8 @@ def main(argv: Sequence[str]) -> int:
 def _measure(repeats: int, words: Sequence[str]) -> None:
     configs = {name: parse([*SETTING, *words, f"--method={name}"]) for name in METHODS}
     environment.prepare_tensorflow(configs[YARDSTICK].config.threads)
-    from fl.workers import LocalWorker
-
     from fl.runtime import Runtime
+    from fl.workers import LocalWorker
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -61,9 +61,8 @@ def main(argv: Sequence[str]) -> int:
 def _measure(repeats: int, episodes: int, words: Sequence[str]) -> None:
     common = [*SETTING, f"--local_episode={episodes}", *words]
     environment.prepare_tensorflow(parse(common).config.threads)
-    from fl.workers import LocalWorker
-
     from fl.runtime import Runtime
+    from fl.workers import LocalWorker
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -95,9 +95,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measure(repeats: int, words: Sequence[str]) -> List[Dict[str, Any]]:
-    from fl.workers import LocalWorker
-
     from fl.runtime import Runtime
+    from fl.workers import LocalWorker
 
     with (
         tempfile.TemporaryDirectory() as folder,

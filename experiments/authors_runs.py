@@ -190,8 +190,10 @@ def read_curve(path: Path) -> Dict[int, Point]:
 
 def read_summary(folder: Path, title: Title) -> Optional[Summary]:
     """What `summary` says of a run, the last time it speaks of it; None if nothing."""
-    path = folder / "summary"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    try:
+        text = (folder / "summary").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
     found = None
     for name, time, dataset, model, number, val, test in _SUMMARY.findall(text):
         if (time, name) == (title.time, title.exp_name):

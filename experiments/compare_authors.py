@@ -14,7 +14,6 @@ joined rows to a CSV file of the picture's name.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import itertools
@@ -38,6 +37,7 @@ from experiments.authors_runs import (
 )
 from fl import environment, files
 from fl.progress import write_line
+from flags.arguments import ArgumentParser
 from flags.errors import UsageError
 
 MOST_LINES = 20
@@ -51,9 +51,9 @@ _LONGEST_LABEL = 60
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
-    arguments = _parser().parse_args(_apart(argv))
     environment.set_up_logging()
     try:
+        arguments = _parser().parse_args(_apart(argv))
         compare(arguments.theirs, arguments.ours, arguments.exp_name, arguments.out)
     except UsageError as error:
         sys.stderr.write(f"compare_authors: error: {error}\n")
@@ -148,8 +148,8 @@ def draw(theirs: Run, runs: Sequence[Run], path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=_DPI)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="python -m experiments.compare_authors",
         description=__doc__.split("\n")[0],
         allow_abbrev=False,

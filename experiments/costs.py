@@ -31,7 +31,6 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    NoReturn,
     Optional,
     Sequence,
     Tuple,
@@ -60,6 +59,7 @@ from fl import environment, files
 from fl.progress import write_line
 from fl.records import RecordError, RoundRecord, read_rows
 from fl.run_folder import RunFiles, read_config
+from flags.arguments import ArgumentParser
 from flags.config import ExperimentConfig, declarations
 from flags.errors import UsageError
 from flags.parse import HelpWanted, given_flags
@@ -92,11 +92,6 @@ class Report:
     refused: Mapping[str, str]
     runs: Sequence[Row]
     layers: Sequence[Row]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -214,7 +209,7 @@ def _check_type(declared: Any, value: Any) -> None:
 
 def _own_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
     """This program's own arguments, and the rest: flags of main.py."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--num_view", type=int, default=PAPER_VIEWS)
     parser.add_argument("--layers", action="store_true")
     parser.add_argument("--run", action="append", default=[])

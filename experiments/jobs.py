@@ -146,6 +146,12 @@ def state(job: Job) -> State:
     differing = _differing(before, job.config)
     grows = list(differing) == ["num_round"] and not depends_on_num_round(job.config)
     if grows and differing["num_round"] < job.config.num_round:
+        if not any(run.checkpoints.glob("*")):
+            return State(
+                DIFFERENT,
+                reason=f"a run of {rounds} rounds is complete there and its "
+                "checkpoints are gone; choose another --out_dir",
+            )
         return State(PARTIAL, rounds)
     if differing:
         found = "; ".join(

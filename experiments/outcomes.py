@@ -105,14 +105,28 @@ class Line:
         return self.results[0] if self.results else None
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether ours may be held against what is printed."""
+        return (
+            self.entry.comparable
+            and self.shown is not None
+            and self.shown.is_comparable
+        )
+
+    @property
+    def marks(self) -> Tuple[Tuple[str, str], ...]:
+        """What keeps ours from being held against the paper's."""
+        if self.shown is None:
+            return ()
+        other = ((OTHER, "printed for another setting"),)
+        return self.shown.marks + (() if self.entry.comparable else other)
+
+    @property
     def difference(self) -> Optional[float]:
         """Ours minus the paper's in points, where the two may be compared."""
-        shown, paper = self.shown, self.entry.paper
-        if shown is None or paper is None or not self.entry.comparable:
+        if not self.is_comparable or self.shown is None or self.entry.paper is None:
             return None
-        if not shown.is_comparable:
-            return None
-        return None if shown.mean is None else shown.mean - paper
+        return None if self.shown.mean is None else self.shown.mean - self.entry.paper
 
     @property
     def group(self) -> str:

@@ -19,6 +19,7 @@ from experiments.suites import all_cells
 from fl import environment, files
 from fl.progress import write_line
 from fl.run_folder import RunFiles
+from flags.arguments import ArgumentParser
 from flags.errors import UsageError
 
 OWN_DATA = "a folder of its own"
@@ -27,15 +28,15 @@ OWN_DATA = "a folder of its own"
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
     environment.set_up_logging()
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m experiments.publish",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--results", type=Path, default=Path("results/quick"))
     parser.add_argument("--to", type=Path, default=Path("results/published"))
-    options = parser.parse_args(argv)
     try:
+        options = parser.parse_args(argv)
         published = publish(options.results, options.to)
     except UsageError as error:
         sys.stderr.write(f"publish: error: {error}\n")
@@ -56,7 +57,7 @@ def publish(results: Path, target: Path) -> List[str]:
         The runs, below both folders.
 
     Raises:
-        UsageError: if there is none.
+        UsageError: if there is none, or one that cannot be read.
     """
     found = [
         run
@@ -67,7 +68,10 @@ def publish(results: Path, target: Path) -> List[str]:
     if not found:
         raise UsageError(f"--results={results}: found no finished run of a suite")
     for run in found:
-        _copy(run, target / run.relative_to(results))
+        try:
+            _copy(run, target / run.relative_to(results))
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{run}: cannot be published ({error!r})") from None
     return [str(run.relative_to(results)) for run in found]
 
 

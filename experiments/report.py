@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 import attr
@@ -29,6 +29,7 @@ from experiments.report_text import SuiteText, heading, suite_text
 from experiments.suites import SUITES, Suite
 from fl import environment, files
 from fl.progress import write_line
+from flags.arguments import ArgumentParser
 from flags.errors import UsageError
 
 ALL = "all"
@@ -56,11 +57,6 @@ class Report:
         return self.account.suite.name
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def main(argv: Sequence[str], known: Mapping[str, Suite] = SUITES) -> int:
     """Runs the program; returns its exit code.
 
@@ -79,7 +75,7 @@ def main(argv: Sequence[str], known: Mapping[str, Suite] = SUITES) -> int:
 
 
 def _parser(known: Mapping[str, Suite]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = ArgumentParser(
         prog="python -m experiments.report",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -9,7 +9,7 @@ import csv
 import io
 from typing import Any, Mapping, Optional, Sequence
 
-from experiments.outcomes import Account, Line, Result
+from experiments.outcomes import Account, Line
 from experiments.report_text import mark_words
 from experiments.results import Run
 from fl.records import RoundRecord
@@ -88,18 +88,19 @@ def _entry(account: Account, line: Line) -> Mapping[str, Any]:
         "paper": entry.paper,
         "difference": line.difference,
         "note": " ".join(dict.fromkeys(filter(None, (entry.note, entry.cell.note)))),
-        **(_shown(line.shown) if line.shown else {"seeds": 0, "mark": "not run"}),
+        **(_shown(line) if line.shown else {"seeds": 0, "mark": "not run"}),
     }
 
 
-def _shown(result: Result) -> Mapping[str, Any]:
+def _shown(line: Line) -> Mapping[str, Any]:
+    result = line.results[0]
     return {
         "mean": result.mean,
         "deviation": result.deviation,
         "seeds": len(result.seeds),
         "seed_list": " ".join(map(str, result.seeds)),
-        "comparable": result.is_comparable,
-        "mark": mark_words(result),
+        "comparable": line.is_comparable,
+        "mark": ", ".join(words for _, words in line.marks),
         **_length(result.first),
     }
 

@@ -128,9 +128,9 @@ def draw_points(account: Account) -> bytes:
         _draw_printed(axes, f"paper: {row}", points, look)
     drawn: Dict[str, int] = {}
     for label, lines in series.items():
-        row, shown = lines[0].entry.row, lines[0].shown
+        row = lines[0].entry.row
         number = drawn[row] = drawn.get(row, -1) + 1
-        hollow = shown is None or not shown.is_comparable
+        hollow = not lines[0].is_comparable
         look = _look(account.suite.rows.index(row), number, hollow)
         _draw_series(axes, label, lines, look)
     axes.set_xlabel(account.suite.x_label, color=_INK, parse_math=False)

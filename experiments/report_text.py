@@ -185,7 +185,7 @@ def _cell(line: Line, notes: List[str]) -> CellText:
         ours=mean_text(shown) if shown else NOT_RUN,
         basis=basis(shown) if shown else "",
         difference=one_decimal(line.difference, signed=True),
-        marks=shown.marks if shown else (),
+        marks=line.marks,
         also=_also(line.results[1:]),
         notes=tuple(sorted(_numbered(line, notes))),
     )

@@ -33,7 +33,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
 import attr
 from tqdm import tqdm
@@ -44,6 +44,7 @@ from experiments.jobs import COMPLETE, DIFFERENT, MISSING, PARTIAL, Job, State
 from experiments.suites import Cell, Entry, Suite
 from experiments.timing import Estimate
 from fl.progress import duration, write_line
+from flags.arguments import ArgumentParser, at_least_one
 from flags.errors import UsageError
 
 FIRST_SEED = 1000
@@ -81,11 +82,6 @@ class Ended:
     job: Job
     seconds: float
     failure: Optional[str]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def main(argv: Sequence[str], known: Mapping[str, Suite] = suites.SUITES) -> int:
@@ -392,6 +388,8 @@ def _check(arguments: argparse.Namespace, known: Mapping[str, Suite]) -> None:
             raise UsageError(f"found suite '{name}', must be one of {choices}")
     if not arguments.suite and not arguments.list:
         raise UsageError(f"found no suite; give one of {choices}")
+    if arguments.out_dir and arguments.out_dir.is_file():
+        raise UsageError(f"--out_dir: found a file at {arguments.out_dir}, no folder")
     if arguments.rounds and arguments.budget != "quick":
         raise UsageError(
             f"--rounds: found {arguments.rounds} with --budget={arguments.budget}, "
@@ -417,7 +415,7 @@ def _list(entries: Sequence[Tuple[Suite, Entry]]) -> int:
 
 
 def _parser(known: Mapping[str, Suite]) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = ArgumentParser(
         prog="python -m experiments.run",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -426,10 +424,10 @@ def _parser(known: Mapping[str, Suite]) -> argparse.ArgumentParser:
     parser.add_argument("suite", nargs="*", help=f"{names} or {ALL}")
     parser.add_argument("--only", default="", help="groups or cells, comma separated")
     parser.add_argument(
-        "--seeds", type=_positive, default=1, help="how many, from 1000"
+        "--seeds", type=at_least_one, default=1, help="how many, from 1000"
     )
     parser.add_argument("--budget", choices=BUDGETS, default="full")
-    parser.add_argument("--rounds", type=_positive, help="with --budget=quick")
+    parser.add_argument("--rounds", type=at_least_one, help="with --budget=quick")
     parser.add_argument("--out_dir", type=Path, help="default: results/<budget>")
     parser.add_argument("--data_dir", default="", help="as for main.py")
     parser.add_argument(
@@ -440,13 +438,6 @@ def _parser(known: Mapping[str, Suite]) -> argparse.ArgumentParser:
         "--keep_checkpoints", action="store_true", help="also of complete runs"
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"found {number}, must be at least 1")
-    return number
 
 
 def _on_terminate(number: int, frame: Any) -> None:

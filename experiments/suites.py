@@ -13,7 +13,6 @@ different values for one setting in different tables; each entry has its own.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import textwrap
 from pathlib import Path
@@ -24,6 +23,8 @@ from experiments.cells import Cell, Entry, Suite
 from experiments.printed import COLUMNS
 from fl import files
 from fl.progress import write_line
+from flags.arguments import ArgumentParser
+from flags.errors import UsageError
 
 __all__ = ["COLUMNS", "SUITES", "Cell", "Entry", "Suite", "all_cells", "flagfile_text"]
 
@@ -92,13 +93,17 @@ def write_all() -> List[Path]:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code: 1 if --check finds a difference."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m experiments.suites", description=__doc__.split("\n")[0]
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing, say what differs"
     )
-    check = parser.parse_args(argv).check
+    try:
+        check = parser.parse_args(argv).check
+    except UsageError as error:
+        sys.stderr.write(f"suites: error: {error}\n")
+        return 2
     changed = differing() if check else write_all()
     for path in changed:
         what = "differs" if check else "written" if path.exists() else "removed"

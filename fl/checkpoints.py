@@ -96,6 +96,8 @@ def load(path: files.PathLike) -> Checkpoint:
         raise CheckpointError(
             f"{path} is not the name of a checkpoint; those are like round_000012.npz"
         )
+    if path.exists() and not path.is_file():  # A pipe would be read for ever.
+        raise CheckpointError(f"checkpoint {path} is no regular file")
     try:
         arrays = _read_arrays(path)
     except _DAMAGE as error:

@@ -110,6 +110,8 @@ def client_update(
             report=_report(client, loss, terms, made, num_examples),
         ),
         handed_on=state if settings.pass_on_optimizer else (),
+        received=message.optimizer_state if settings.pass_on_optimizer else (),
+        vital=(loss, shared.values),
     )
 
 

@@ -26,6 +26,7 @@ def set_up_logging() -> None:
     logging.get_absl_handler().setFormatter(_LineFormatter())
     logging.set_verbosity(logging.INFO)
     standard_logging.getLogger("tensorflow").setLevel(standard_logging.ERROR)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def prepare_tensorflow(threads: int = 0) -> None:

@@ -8,6 +8,7 @@ it goes on as if nothing had happened.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import attr
@@ -23,6 +24,10 @@ from fl.run_folder import RunFolder
 from fl.tensorboard import TensorBoardLog
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
+
+
+class Diverged(Exception):
+    """Training has come to nothing; the text is for the user."""
 
 
 @attr.frozen(eq=False)
@@ -80,9 +85,11 @@ def _next_round(config: ExperimentConfig, method: Method, history: History) -> H
     began = time.monotonic()
     try:
         outcome = method.run_round(history.state)
-    except checkpoints.CheckpointError as error:  # Something that a client kept.
+    except (checkpoints.CheckpointError, states.StateError) as error:
+        # Something that a client kept.
         raise UsageError(f"--resume: {error}; the run cannot go on") from None
     seconds = time.monotonic() - began
+    _warn_of_left_out(config, outcome)
     row = _round_record(outcome, seconds)
     if is_evaluated(config, row.round):
         row = _with_evaluation(row, method, outcome.state)
@@ -98,9 +105,28 @@ def _next_round(config: ExperimentConfig, method: Method, history: History) -> H
     )
 
 
+def _warn_of_left_out(config: ExperimentConfig, outcome: RoundOutcome) -> None:
+    round_num = outcome.state.round_num
+    for client in outcome.not_finite:
+        logging.warning(
+            "round %d: client %d is left out of the mean; its loss or weights are not "
+            "finite",
+            round_num,
+            client,
+        )
+    if {*outcome.dropped, *outcome.not_finite} >= set(outcome.clients):
+        raise Diverged(
+            f"round {round_num}: the losses or weights of all clients are not finite; "
+            f"the run has diverged; try a smaller --opt_lr than {config.opt_lr:g}, or "
+            "--bn"
+        )
+
+
 def _round_record(outcome: RoundOutcome, seconds: float) -> RoundRecord:
     """The means over the clients; pseudo-labels are weighed by their number."""
-    report = outcome.report
+    left_out = {*outcome.dropped, *outcome.not_finite}
+    counted = [s for s, n in enumerate(outcome.clients) if n not in left_out]
+    report = {name: rows[counted] for name, rows in outcome.report.items()}
     return RoundRecord(
         round=outcome.state.round_num,
         train_acc=_mean(report.get("accuracy")),
@@ -132,7 +158,7 @@ def _client_records(outcome: RoundOutcome) -> List[ClientRecord]:
             **{
                 column: outcome.report[name][slot]
                 for column, name in columns.items()
-                if name in outcome.report
+                if name in outcome.report and number not in outcome.dropped
             },
         )
         for slot, number in enumerate(outcome.clients)
@@ -169,6 +195,7 @@ def _record(
     client_states: StatesInFolder,
     history: History,
 ) -> None:
+    folder.check_held()
     records.write_rows(folder.clients_file, history.clients)
     records.write_rows(folder.metrics_file, history.rounds)
     round_num = history.state.round_num
@@ -198,15 +225,44 @@ def _resume(
         rounds = records.read_rows(folder.metrics_file, RoundRecord)
         clients = records.read_rows(folder.clients_file, ClientRecord)
         state = states.from_arrays(method.initial_state(), found.arrays)
-    except (records.RecordError, KeyError) as error:
+    except records.RecordError as error:
         raise UsageError(f"--resume: {error}") from None
+    except states.StateError as error:
+        raise UsageError(f"--resume: {found.path} is of no such run: {error}") from None
+    rounds = records.truncate(rounds, found.round_num)
+    clients = records.truncate(clients, found.round_num)
+    _check_complete(folder, found.path, state.round_num, rounds, clients)
     checkpoints.discard_after(folder.checkpoints, found.round_num)
     logging.info("resuming %s after round %d", folder.path, found.round_num)
     return History(
         state=state,
-        rounds=tuple(_as_scheduled(config, records.truncate(rounds, found.round_num))),
-        clients=tuple(records.truncate(clients, found.round_num)),
+        rounds=tuple(_as_scheduled(config, rounds)),
+        clients=tuple(clients),
     )
+
+
+def _check_complete(
+    folder: RunFolder,
+    checkpoint: Path,
+    round_num: int,
+    rounds: Sequence[RoundRecord],
+    clients: Sequence[ClientRecord],
+) -> None:
+    """A checkpoint and the rows of all rounds up to it, or none of it is believed."""
+    if checkpoint.name != checkpoints.path_of(folder.checkpoints, round_num).name:
+        raise UsageError(
+            f"--resume: {checkpoint} is of round {round_num}; its name says another"
+        )
+    expected = list(range(1, round_num + 1))
+    for path, found in (
+        (folder.metrics_file, [row.round for row in rounds]),
+        (folder.clients_file, sorted({row.round for row in clients})),
+    ):
+        if found != expected:
+            raise UsageError(
+                f"--resume: {path} lacks rows of rounds up to {round_num}, of which "
+                f"there is a checkpoint ({checkpoint})"
+            )
 
 
 def _as_scheduled(
@@ -226,6 +282,7 @@ def _as_scheduled(
 def _finish(
     config: ExperimentConfig, method: Method, folder: RunFolder, history: History
 ) -> None:
+    folder.check_held()
     records.write_rows(folder.clients_file, history.clients)
     records.write_rows(folder.metrics_file, history.rounds)
     plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)

@@ -40,8 +40,11 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         yield temporary
         _sync(temporary)
         os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # A full disk names no file.
+            error.filename = str(target)
         raise
     _sync(target.parent)
 

@@ -8,6 +8,9 @@ A method gives a client update in plain TensorFlow; this module turns it into
 * `SequentialRound`: one client after another, where each must wait for the one before,
   with the weighted sums carried along; the mean is taken at the end.
 
+A client that drops out, or that returns values that are not finite, does not count: it
+adds nothing to the sums, hands on what it was handed, and the server is told.
+
 What the server keeps of each client apart travels in slots: TFF only sums, so a client
 places its values in a zero-padded array with one row a client, at its own row, and the
 sum of these arrays is the list. Weighted sums and slots go through a single
@@ -38,6 +41,14 @@ class Totals:
 
 
 @attr.frozen(eq=False)
+class Slots:
+    """What each client returns apart, and whether it counts; one row a client."""
+
+    own: Any
+    used: Any
+
+
+@attr.frozen(eq=False)
 class Returned:
     """What a client's update gives: parts of the sums, what it hands on and keeps."""
 
@@ -55,10 +66,11 @@ class Exchange:
         mean: the weighted mean over the clients, eq. (1).
         own: what each client returned apart, one row a client.
         handed_on: what the last client handed on; nothing where all train at once.
-        kept: for each client what it keeps; nothing where all train at once. It stays
-            at the client and does not count as sent.
+        kept: for each client what it keeps. It stays at the client and does not count
+            as sent.
         bytes_down: bytes broadcast to all clients.
         bytes_up: bytes that all clients returned.
+        used: bool, one a client: whether it counts. Without one the mean is none.
     """
 
     mean: Any
@@ -67,6 +79,11 @@ class Exchange:
     kept: Sequence[Any]
     bytes_down: int
     bytes_up: int
+    used: np.ndarray
+
+    def counted(self, rows: Any) -> Any:
+        """Of rows of clients those that count."""
+        return tf.nest.map_structure(lambda x: x[self.used], rows)
 
 
 class ParallelRound:
@@ -89,7 +106,7 @@ class ParallelRound:
         """
         message_type, clients_type = _placed_types(message_spec, client_spec)
         train = _client_computation(
-            make_update, message_type.member, clients_type.member, num_clients
+            make_update, message_type.member, clients_type.member, num_clients, True
         )
         divide = tff.tensorflow.computation(
             _weighted_mean, train.type_signature.result.totals
@@ -100,21 +117,23 @@ class ParallelRound:
             returned = tff.federated_sum(
                 tff.federated_map(train, (tff.federated_broadcast(message), clients))
             )
-            return tff.federated_map(divide, returned.totals), returned.slots
+            mean = tff.federated_map(divide, returned.totals)
+            return mean, returned.slots, returned.kept
 
         self.computation = run_round
 
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
         """Runs the round in TFF's runtime; the clients may be fewer than the slots."""
-        mean, slots = self.computation(message, list(clients))
-        own = tf.nest.map_structure(lambda rows: rows[: len(clients)], slots)
+        mean, slots, kept = self.computation(message, list(clients))
+        rows = tf.nest.map_structure(lambda x: x[: len(clients)], slots)
         return Exchange(
             mean=mean,
-            own=own,
+            own=rows.own,
             handed_on=(),
-            kept=(),
+            kept=[_row(kept, slot) for slot in range(len(clients))],
             bytes_down=len(clients) * num_bytes(message),
-            bytes_up=len(clients) * num_bytes(mean) + num_bytes(own),
+            bytes_up=_bytes_up(clients, mean, rows.own),
+            used=rows.used.astype(bool),
         )
 
 
@@ -145,7 +164,7 @@ class SequentialRound:
         """
         message_type, clients_type = _placed_types(message_spec, client_spec)
         train = _client_computation(
-            make_update, message_type.member, clients_type.member, num_clients
+            make_update, message_type.member, clients_type.member, num_clients, False
         )
         returned_type = train.type_signature.result
         summed_type = [returned_type.totals, returned_type.slots]
@@ -178,14 +197,15 @@ class SequentialRound:
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
         """Runs the turns in TFF's runtime, in the order given."""
         turns = [[client] for client in clients]
-        mean, own, last, kept = self.computation(message, turns)
+        mean, slots, last, kept = self.computation(message, turns)
         return Exchange(
             mean=mean,
-            own=own,
+            own=slots.own,
             handed_on=last,
             kept=kept,
             bytes_down=len(clients) * num_bytes(message),
-            bytes_up=len(clients) * num_bytes((mean, last)) + num_bytes(own),
+            bytes_up=_bytes_up(clients, (mean, last), slots.own),
+            used=slots.used.astype(bool),
         )
 
 
@@ -233,12 +253,19 @@ class CollectRound:
             kept=(),
             bytes_down=len(clients) * num_bytes(weights),
             bytes_up=num_bytes(own),
+            used=np.ones(len(clients), bool),
         )
 
 
 def num_bytes(structure: Any) -> int:
     """The bytes of all arrays of a structure."""
     return sum(np.asarray(x).nbytes for x in tf.nest.flatten(structure))
+
+
+def _bytes_up(clients: Sequence[Any], each: Any, rows: Any) -> int:
+    """What those send who do not drop out: something each, and a row each."""
+    sent = sum(bool(getattr(client, "returns", True)) for client in clients)
+    return sent * (num_bytes(each) + num_bytes(rows) // len(clients))
 
 
 def _placed_types(message_spec: Any, client_spec: Any) -> Tuple[Any, Any]:
@@ -249,24 +276,61 @@ def _placed_types(message_spec: Any, client_spec: Any) -> Tuple[Any, Any]:
 
 
 def _client_computation(
-    make_update: MakeUpdate, message_type: Any, client_type: Any, num_slots: int
+    make_update: MakeUpdate,
+    message_type: Any,
+    client_type: Any,
+    num_slots: int,
+    together: bool,
 ) -> tff.Computation:
+    """A client's part; what is kept needs slots too where clients train together."""
+
     @tff.tensorflow.computation(message_type, client_type)
     def train(message, client):  # type: ignore[no-untyped-def]
         output = tf.function(make_update())(message, client)
+        used = _counts(output, client)
         return Returned(
             totals=Totals(
                 weighted=tf.nest.map_structure(
-                    lambda x: output.weight * x, output.averaged
+                    lambda x: _if(used, output.weight * x), output.averaged
                 ),
-                weight=output.weight,
+                weight=_if(used, output.weight),
             ),
-            slots=_in_slots(output.own, client.slot, num_slots),
-            handed_on=output.handed_on,
-            kept=output.kept,
+            slots=_in_slots(Slots(output.own, used), client.slot, num_slots),
+            handed_on=_handed_on(used, output),
+            kept=(
+                _in_slots(output.kept, client.slot, num_slots)
+                if together
+                else output.kept
+            ),
         )
 
     return train
+
+
+def _counts(output: ClientOutput, client: Any) -> tf.Tensor:
+    """Whether a client enters the mean: it is there, and its values are finite."""
+    values = tf.nest.flatten((output.averaged, output.vital))
+    conditions = [
+        tf.reduce_all(tf.math.is_finite(x)) for x in values if x.dtype.is_floating
+    ]
+    return tf.reduce_all([getattr(client, "returns", True), *conditions])
+
+
+def _if(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """The value or zeros; 0 times the value would leave NaN what it is."""
+    return tf.where(condition, value, tf.zeros([], value.dtype))
+
+
+def _handed_on(used: tf.Tensor, output: ClientOutput) -> Any:
+    if not tf.nest.flatten(output.received):
+        return output.handed_on
+    return tf.nest.map_structure(
+        lambda new, old: tf.where(used, new, old), output.handed_on, output.received
+    )
+
+
+def _row(structure: Any, slot: int) -> Any:
+    return tf.nest.map_structure(lambda rows: rows[slot], structure)
 
 
 def _in_slots(structure: Any, slot: tf.Tensor, num_slots: int) -> Any:
@@ -280,10 +344,9 @@ def _in_slot(value: tf.Tensor, slot: tf.Tensor, num_slots: int) -> tf.Tensor:
     if num_slots == 1:
         return value[tf.newaxis]
     row = tf.reshape(
-        tf.one_hot(slot, num_slots, dtype=value.dtype),
-        [num_slots] + [1] * len(value.shape),
+        tf.equal(tf.range(num_slots), slot), [num_slots] + [1] * len(value.shape)
     )
-    return row * value[tf.newaxis]
+    return _if(row, value[tf.newaxis])
 
 
 def _weighted_mean(totals: Totals) -> Any:

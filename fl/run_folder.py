@@ -24,6 +24,10 @@ LOCK_NAME = ".lock"
 PACKAGES = ("tensorflow", "tensorflow-federated", "tensorflow-datasets", "numpy")
 
 
+class FolderLost(Exception):
+    """The folder of a run is gone in mid-run; the text is for the user."""
+
+
 class RunFiles:
     """What lies where in the folder of a run."""
 
@@ -148,6 +152,20 @@ class RunFolder(RunFiles):
             files.write_json(self.config_file, self._description())
         except OSError as error:
             raise self._unusable(error) from None
+
+    def check_held(self) -> None:
+        """Makes sure that the folder is still the one that this process holds.
+
+        Without it, a folder removed in mid-run would come back in part.
+
+        Raises:
+            FolderLost: if it was removed or replaced.
+        """
+        if self._lock is None or not _is_file(self._lock, self.path / LOCK_NAME):
+            raise FolderLost(
+                f"{self.path} was removed or replaced while the run was under way; "
+                "the run stops"
+            )
 
     def _check_existing(self) -> None:
         if not self._is_occupied():
@@ -279,7 +297,15 @@ def _take(lock: int, path: Path) -> bool:
     """Locks an open file, if no other process has it and it still has its name."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock), os.stat(path))
+    except OSError:
+        return False
+    return _is_file(lock, path)
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
 

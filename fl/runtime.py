@@ -1,50 +1,40 @@
-"""Owns TFF's worker process: starts it, connects to it, and ends it.
+"""Runs TFF's computations on workers, and goes on when one of them fails.
 
-TFF's runtime is a separate program reached by gRPC. Started by TFF itself it outlives
-the Python process that started it and keeps its output open. Here it runs in a session
-of its own with its output in a file; the kernel ends it when this process dies,
-however it dies, and `Worker.close` ends it on every ordinary way out.
+TFF's runtime is a separate program reached by gRPC (`fl.workers`). One worker runs a
+computation as it is; several share the clients of a computation among them, as far as
+it has a single aggregation.
+
+A computation is a function of its arguments, so one that a lost worker cut off is run
+again: on a new worker, or on those that are left.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import socket
-import subprocess
+import asyncio
+import concurrent.futures
+import contextlib
 import threading
-import time
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Mapping, Optional, Type
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Type
 
 import grpc
 import tensorflow_federated as tff
+from absl import logging
 
-READY_SECONDS = 60.0
-POLL_SECONDS = 0.05
-MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
-CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # The worker is on this machine.
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-)
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from fl import workers as all_workers
+from fl.workers import LocalWorker, RuntimeFailure, Worker
 
-
-class RuntimeFailure(Exception):
-    """The worker process did not start, or is lost; the text is for the user."""
+MOST_FAILURES = 3
+_RESUME = "--resume continues from the last complete round"
 
 
 class _NoWorker(tff.framework.SyncContext):
     """Stands where TFF would start a worker of its own."""
 
     def invoke(self, comp: Any, arg: Any) -> Any:
-        """Refuses: computations run inside `with Worker(...)`."""
+        """Refuses: computations run inside `with Runtime(...)`."""
         raise RuntimeFailure(
-            "no worker is running; computations need `fl.runtime.Worker`"
+            "no worker is running; computations need `fl.runtime.Runtime`"
         )
 
 
@@ -53,38 +43,36 @@ class _NoWorker(tff.framework.SyncContext):
 tff.framework.set_default_context(_NoWorker())
 
 
-class Worker:
-    """One worker process and the TFF context that runs computations in it."""
+class Runtime(tff.framework.SyncContext):
+    """Workers, and the TFF context that runs computations on them."""
 
-    def __init__(self, log_path: Path):
-        """Starts the process and waits until it answers.
+    def __init__(self, workers: Sequence[Worker]):
+        """Starts the workers and waits until they answer.
 
-        It takes over the settings of `fl.environment` from this process.
-
-        Args:
-            log_path: where the worker's own output goes.
+        Local ones take over the settings of `fl.environment` from this process.
 
         Raises:
-            RuntimeFailure: if the worker does not answer in time.
+            RuntimeFailure: if one does not answer in time.
         """
-        self.log_path = log_path
-        self._port = _free_port()
-        self._closing = False
-        self._lost = False
-        self._process = self._start()
-        self._channel = grpc.insecure_channel(
-            f"localhost:{self._port}", options=CHANNEL_OPTIONS
-        )
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.close()
-            raise
-        self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
-        threading.Thread(target=self._watch, daemon=True).start()
+        self.workers = list(workers)
+        self._outer: Any = None
+        self._failures = 0
+        self._compile = _compiled_once()
+        self._retired: List[Any] = []
+        all_workers.start_all(self.workers)
+        if any(
+            isinstance(w, LocalWorker) and not w.is_closed_to_others for w in workers
+        ):
+            logging.warning(
+                "this system allows no network namespace: while the run lasts, others "
+                "on this machine and its network can use its TFF worker; a firewall "
+                "helps"
+            )
+        self._context = self._make_context()
 
-    def __enter__(self) -> Worker:
-        tff.framework.set_default_context(self._context())
+    def __enter__(self) -> Runtime:
+        self._outer = tff.framework.get_context_stack().current
+        tff.framework.set_default_context(self)
         return self
 
     def __exit__(
@@ -93,97 +81,146 @@ class Worker:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        tff.framework.set_default_context(self._outer)
         self.close()
-        if self._lost and not isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise RuntimeFailure(
-                f"TFF's worker ended with code {self._process.returncode} in the midst "
-                f"of the run; its output is in {self.log_path}; --resume continues "
-                "from the last complete round"
-            ) from None
 
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._process.pid
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a computation, again if a worker failed under it.
+
+        Raises:
+            RuntimeFailure: if that happens too often.
+        """
+        while True:
+            try:
+                result = self._context.invoke(comp, arg)
+            except Exception:
+                checks = [worker.check() for worker in self.workers]
+                if all(checks):
+                    raise
+                self._mend()
+            else:
+                self._failures = 0
+                return result
 
     def close(self) -> None:
-        """Ends the worker; it is gone on return, and nothing is lost with it."""
-        self._closing = True
-        tff.framework.set_default_context(_NoWorker())
-        self._channel.close()
-        self._process.kill()
-        self._process.wait()
+        """Ends all connections and local workers; they are gone on return."""
+        for worker in self.workers:
+            worker.close()
+        self._retired.clear()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        parent = os.getpid()
+    def _mend(self) -> None:
+        """Replaces the workers that failed, or goes on without them."""
+        failed = [worker for worker in self.workers if worker.has_failed]
+        faults = " and ".join(f"{worker.name} {worker.fault}" for worker in failed)
+        self._count_failure(faults)
+        lost = [worker for worker in failed if not self._replace(worker)]
+        self.workers = [worker for worker in self.workers if worker not in lost]
+        if not self.workers:
+            raise RuntimeFailure(f"{faults}, and no worker is left; {_RESUME}")
+        what = "the others take its clients" if lost else "it is replaced"
+        logging.warning("%s; %s, and the round is repeated", faults, what)
+        # A call to a worker that still answers may hold the old context.
+        self._retired.append(self._context)
+        self._context = self._make_context()
 
-        def tie_to_parent() -> None:
-            _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # It died before the tie was made.
-                os._exit(1)
+    def _replace(self, worker: Worker) -> bool:
+        """Starts a local worker anew, or finds a remote one again if it is there."""
+        while True:
+            try:
+                all_workers.start_all([worker])
+                return True
+            except RuntimeFailure as error:
+                if not isinstance(worker, LocalWorker):
+                    return False
+                self._count_failure(str(error))
 
-        command = [
-            str(worker_binary()),
-            f"--port={self._port}",
-        ]
-        with open(self.log_path, "ab") as log:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=tie_to_parent,
-                env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1"),
+    def _count_failure(self, what: str) -> None:
+        self._failures += 1
+        if self._failures == MOST_FAILURES:
+            raise RuntimeFailure(
+                f"{what}; that was failure {MOST_FAILURES} in a row; {_RESUME}"
             )
 
-    def _watch(self) -> None:
-        """Frees a call that waits for a worker which is no more; it would for ever."""
-        self._process.wait()
-        if not self._closing:
-            self._lost = True
-            self._channel.close()
+    def _make_context(self) -> Any:
+        links = [_Link(worker, self._compile) for worker in self.workers]
+        if len(links) == 1:
+            return links[0].context
+        return tff.backends.native.create_mergeable_comp_execution_context(links)
 
-    def _wait_until_ready(self) -> None:
-        ready = grpc.channel_ready_future(self._channel)
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeFailure(
-                    "TFF's worker ended at start with code "
-                    f"{self._process.returncode}; "
-                    f"its output is in {self.log_path}"
-                )
-            try:
-                ready.result(timeout=POLL_SECONDS)
-                return
-            except grpc.FutureTimeoutError:
-                continue
-        raise RuntimeFailure(
-            f"TFF's worker did not answer within {READY_SECONDS:.0f} s; "
-            f"its output is in {self.log_path}"
-        )
 
-    def _context(self) -> Any:
-        def executor(cardinalities: Mapping[Any, int]) -> Any:
-            made = tff.framework.RemoteExecutor(self._stub)
-            made.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
-            return made
+def _compiled_once() -> Callable[[Any], Any]:
+    """TFF's compiler; what it made for one worker serves the others."""
+    made: Dict[Any, Any] = {}
+    lock = threading.Lock()
 
-        return tff.framework.SyncExecutionContext(
-            executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
-            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+    def compile_(comp: Any) -> Any:
+        with lock:
+            if comp not in made:
+                made[comp] = tff.backends.native.desugar_and_transform_to_native(comp)
+            return made[comp]
+
+    return compile_
+
+
+class _Link(tff.framework.AsyncContext):
+    """One worker as TFF sees it.
+
+    TFF's calls to a worker block, so that several workers would take turns; each
+    has a thread of its own instead.
+    """
+
+    def __init__(self, worker: Worker, compiler_fn: Callable[[Any], Any]):
+        self._stub = _OneTry(worker)
+        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+        self.context = tff.framework.SyncExecutionContext(
+            executor_fn=tff.framework.ResourceManagingExecutorFactory(self._executor),
+            compiler_fn=compiler_fn,
             transform_args=tff.tensorflow.transform_args,
             transform_result=tff.tensorflow.transform_result,
         )
 
+    async def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs a computation on the worker while others run theirs."""
+        loop = asyncio.get_running_loop()
+        # When one worker fails, nobody waits for what becomes of the others.
+        loop.set_exception_handler(lambda loop, context: None)
+        return await loop.run_in_executor(self._thread, self.context.invoke, comp, arg)
 
-def worker_binary() -> Path:
-    """The worker program inside the installed TFF package."""
-    return Path(tff.__file__).parent / "data" / "worker_binary"
+    def _executor(self, cardinalities: Mapping[Any, int]) -> Any:
+        made = tff.framework.RemoteExecutor(self._stub)
+        made.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+        return made
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
+class _OneTry:
+    """The calls to a worker; one that finds no worker fails at once.
+
+    TFF would try again for ever, with pauses of up to half a minute.
+    """
+
+    def __init__(self, worker: Worker):
+        self._worker = worker
+        self._stub = tff.framework.RemoteExecutorGrpcStub(worker.connection.computing)
+
+    def dispose(self, request: Any) -> Any:
+        """Has the worker forget values; a lost worker has forgotten them."""
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            return self._stub.dispose(request)
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+        method = getattr(self._stub, name)
+
+        def call(request: Any) -> Any:
+            try:
+                return method(request)
+            except tff.framework.RetryableError as error:
+                self._worker.fail()
+                raise _WorkerLost(str(error)) from error
+            except ValueError as error:  # What gRPC says of a closed channel.
+                raise _WorkerLost(str(error)) from error
+
+        return call
+
+
+class _WorkerLost(grpc.RpcError):
+    """A call found no worker; nothing that TFF would retry."""

@@ -8,6 +8,10 @@ import attr
 import numpy as np
 
 
+class StateError(Exception):
+    """Arrays that are not those of the record; the message is one line."""
+
+
 def to_arrays(record: Any, prefix: str = "") -> Dict[str, np.ndarray]:
     """Flattens a record: `bank/values` is the field `values` of its field `bank`."""
     if attr.has(type(record)):
@@ -26,12 +30,13 @@ def from_arrays(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -
     """The record that `to_arrays` flattened.
 
     Args:
-        like: a record of the same structure, such as a method's initial state.
+        like: a record of the same structure, such as a method's initial state. Arrays
+            have its types and shapes; where it has a length of 0, any length will do.
         arrays: what `to_arrays` gave.
         prefix: where in the record this is.
 
     Raises:
-        KeyError: if an array is missing.
+        StateError: if an array is missing or of another kind.
     """
 
     def child(name: str, value: Any) -> Any:
@@ -46,5 +51,19 @@ def from_arrays(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -
         )
     if isinstance(like, tuple):
         return tuple(child(f"{i:03d}", value) for i, value in enumerate(like))
+    if prefix not in arrays:
+        raise StateError(f"{prefix} is missing")
     value = arrays[prefix]
+    _check(prefix, value, np.asarray(like))
     return int(value) if isinstance(like, int) else value
+
+
+def _check(name: str, found: np.ndarray, like: np.ndarray) -> None:
+    fits = len(found.shape) == len(like.shape) and all(
+        wanted in (0, length) for length, wanted in zip(found.shape, like.shape)
+    )
+    if found.dtype != like.dtype or not fits:
+        raise StateError(
+            f"{name} is {found.dtype} {list(found.shape)}, must be {like.dtype} "
+            f"{list(like.shape)}"
+        )

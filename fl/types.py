@@ -61,6 +61,7 @@ class ClientData:
         unlabeled_active: bool [E], whether they count in the loss.
         slot: int32 [], the client's place in what the server receives.
         noise_seed: int32 [2], for the noise on the prototypes it shares.
+        returns: bool [], whether what it does reaches the server.
     """
 
     labeled_x: Array
@@ -75,6 +76,7 @@ class ClientData:
     unlabeled_active: Array
     slot: Array
     noise_seed: Array
+    returns: Array = True
 
 
 @attr.frozen(eq=False)
@@ -113,7 +115,10 @@ class ClientOutput:
         weight: float32 [], the client's weight in that mean.
         own: what the server keeps of each client apart.
         handed_on: what the next client of the round gets, if they train in turns.
-        kept: what the client keeps for the next time it trains, if they do so in turns.
+        kept: what the client keeps for the next time it trains.
+        received: what it was handed, of the structure of `handed_on`; it goes on to
+            the next client if this one does not count.
+        vital: what must be finite, beside what is averaged, for the client to count.
     """
 
     averaged: Any
@@ -121,3 +126,5 @@ class ClientOutput:
     own: Any
     handed_on: Any = ()
     kept: Any = ()
+    received: Any = ()
+    vital: Any = ()

@@ -5,7 +5,8 @@ TensorFlow is imported only when a network or a method is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, List
 
 from absl import logging
 
@@ -14,9 +15,11 @@ from data.sources import DataError, load_dataset
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
 from flags.presets import METHODS
+from flags.workers import parse_workers
 
 if TYPE_CHECKING:
     from fl.methods.base import Method
+    from fl.workers import Worker
 
 
 def load_data(config: ExperimentConfig) -> FederatedData:
@@ -57,6 +60,39 @@ def partition_spec(config: ExperimentConfig) -> PartitionSpec:
         class_counts=config.class_counts,
         dirichlet_alpha=config.dirichlet_alpha,
     )
+
+
+def make_workers(config: ExperimentConfig, log_path: Path) -> List[Worker]:
+    """The workers that the configuration names, not yet started.
+
+    Args:
+        config: the run's configuration.
+        log_path: where the output of workers on this machine goes.
+
+    Raises:
+        UsageError: if a certificate cannot be used.
+    """
+    from fl import tls
+    from fl.workers import LocalWorker, RemoteWorker
+
+    wanted = parse_workers(config.workers)
+    if wanted.local:
+        return [LocalWorker(log_path) for _ in range(wanted.local)]
+    if wanted.across_network and not config.worker_ca:
+        logging.warning(
+            "--workers: weights and images pass unprotected to %s, and whoever "
+            "answers there is trusted; --worker_ca makes it TLS",
+            ", ".join(wanted.across_network),
+        )
+    try:
+        certificates = (
+            tls.read(config.worker_ca, config.worker_cert, config.worker_key)
+            if config.worker_ca
+            else None
+        )
+    except tls.CertificateError as error:
+        raise UsageError(str(error)) from None
+    return [RemoteWorker(address, certificates) for address in wanted.addresses]
 
 
 def make_method(config: ExperimentConfig, data: FederatedData) -> Method:

@@ -136,6 +136,29 @@ class ExperimentConfig:
         at_least=0,
         describes_run=False,
     )
+    workers: str = _flag(
+        "1",
+        "Workers that share the clients of a round: a number starts so many here, "
+        "HOST:PORT,HOST:PORT,... takes those that run elsewhere (python -m fl.worker "
+        "--port=PORT).",
+        RUN,
+        describes_run=False,
+    )
+    worker_ca: str = _flag(
+        "",
+        "TLS to workers elsewhere: PEM file of the authorities that vouch for them.",
+        RUN,
+        describes_run=False,
+    )
+    worker_cert: str = _flag(
+        "",
+        "PEM file of this side's own certificate, for workers that ask for one.",
+        RUN,
+        describes_run=False,
+    )
+    worker_key: str = _flag(
+        "", "PEM file of its private key.", RUN, describes_run=False
+    )
     print_log: bool = _flag(
         False,
         "Log a line for each client and round.",
@@ -225,6 +248,14 @@ class ExperimentConfig:
         FEDERATION,
         at_least=1,
         theirs=True,
+    )
+    client_dropout: float = _flag(
+        0.0,
+        "Share of the active clients that drop out in mid-round, drawn from --seed: "
+        "nothing of them comes back. At least one stays.",
+        FEDERATION,
+        at_least=0,
+        below=1,
     )
     fl_framework: str = _flag(
         "fedavg",
@@ -547,7 +578,7 @@ class ExperimentConfig:
     )
     confidence_threshold: float = _flag(
         0.95,
-        "Confidence that a pseudo-label must exceed to count.",
+        "Confidence that a pseudo-label must reach to count (FixMatch: exceed).",
         BASELINES,
         at_least=0,
         below=1,

@@ -61,6 +61,8 @@ METHODS: Mapping[str, MethodEntry] = {
             "opt_momentum": 0.9,
             "weight_decay": 1e-4,
             "optimizer_state": "fresh",
+            "aggregation": "uniform",
+            "l2_in_loss": False,
             "baseline_lr": "cosine_7_16",
             "bn_type": "gn",
             "unlabeled_weight": 1.0,

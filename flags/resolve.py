@@ -11,6 +11,7 @@ import attr
 from flags import presets
 from flags.config import ExperimentConfig, declarations, fidelity_columns
 from flags.errors import UsageError
+from flags.workers import parse_workers
 from models.init import parse_init
 
 # NumPy seeds have 32 bits, and a round's is --seed plus its number.
@@ -18,6 +19,47 @@ LARGEST_WHOLE_NUMBER = 2**31 - 1
 LONGEST_FOLDER_NAME = 255
 # Below, all of a client's images are of one class, and NumPy's draws do not end.
 SMALLEST_DIRICHLET_ALPHA = 1e-3
+
+
+_EPISODES = ("protofssl",)
+_PAIRED = ("fixmatch", "mixmatch", "fedmatch", "fedrgd", "sage")
+# Flags that only some methods read.
+_READERS = {
+    "fixmatch_recipe": ("fixmatch",),
+    "helper_handout": ("fedmatch",),
+    "num_group": ("fedrgd",),
+    "group_mix_every": ("fedrgd",),
+    "prototype_weight": ("fedproto",),
+    "confidence_threshold": ("fixmatch", "fedmatch", "fedrgd", "sage"),
+    "unlabeled_weight": (*_EPISODES, *_PAIRED),
+    "temperature": (*_EPISODES, "mixmatch"),
+    "helper_cnt": (*_EPISODES, "fedmatch"),
+    "helper_interval": (*_EPISODES, "fedmatch"),
+    "sl_batch_size": ("fedavg", "fedproto"),
+    **dict.fromkeys(
+        (
+            "s_label",
+            "q_label",
+            "q_unlabel",
+            "unlabel_loss_type",
+            "unlabel_round",
+            "warmup_episode",
+            "prototype_source",
+            "keep_proto_rounds",
+            "refine_at_begin",
+            "use_noise",
+            "stddev",
+            "min_share_samples",
+            "distance",
+            "pseudo_label_gradient",
+            "absent_class",
+            "helper_policy",
+            "eval_prototypes",
+            "idle_unlabeled",
+        ),
+        _EPISODES,
+    ),
+}
 
 
 @attr.frozen
@@ -169,6 +211,7 @@ def _helper_count(values: Mapping[str, Any], given: bool, warnings: List[str]) -
 def _check_combination(config: ExperimentConfig) -> None:
     _check_run(config)
     _check_clients(config)
+    _check_workers(config)
     if config.method == "protofssl":
         _check_episodes(config)
     if config.method == "fedmatch":
@@ -220,6 +263,38 @@ def _check_clients(config: ExperimentConfig) -> None:
             f"--dirichlet_alpha={config.dirichlet_alpha} with --non_iid: found two "
             "ways to deal the data, give one of them"
         )
+
+
+def _check_workers(config: ExperimentConfig) -> None:
+    workers = parse_workers(config.workers)
+    if workers.number > config.num_active_client:
+        raise UsageError(
+            f"--workers: found {workers.number}, only "
+            f"--num_active_client={config.num_active_client} clients train in a round; "
+            "at most that many"
+        )
+    if workers.number > 1 and config.optimizer_state == "sequential":
+        raise UsageError(
+            f"--workers: found {workers.number}, with --optimizer_state=sequential a "
+            "client waits for the one before; give --optimizer_state=fresh or averaged"
+        )
+    _check_certificates(config, bool(workers.addresses))
+
+
+def _check_certificates(config: ExperimentConfig, elsewhere: bool) -> None:
+    """All three are for workers elsewhere; the last two need each other."""
+    if config.worker_ca and not elsewhere:
+        raise UsageError(
+            f"--worker_ca: found with --workers={config.workers}, is for workers "
+            "elsewhere; give their addresses"
+        )
+    for name, needed in (
+        ("worker_cert", "worker_ca"),
+        ("worker_cert", "worker_key"),
+        ("worker_key", "worker_cert"),
+    ):
+        if getattr(config, name) and not getattr(config, needed):
+            raise UsageError(f"--{name}: found without --{needed}, give both")
 
 
 def _check_episodes(config: ExperimentConfig) -> None:
@@ -286,6 +361,7 @@ def _check_needed(config: ExperimentConfig, needed: Mapping[str, Any]) -> None:
 def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str]:
     """A line for each flag given that the chosen switches keep from counting."""
     proto = config.method == "protofssl"
+    fedmatch = config.method == "fedmatch"
     policies = {config.helper_policy, config.eval_prototypes}
     cases = [
         (
@@ -294,11 +370,19 @@ def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str
             "--proximal_gradient=true makes it count in the training",
         ),
         (
-            "mu" in given and config.fl_framework == "fedavg",
+            "mu" in given and config.fl_framework == "fedavg" and not fedmatch,
             "--mu has no effect; --fl_framework=fedprox makes it count",
         ),
         (
-            "l2_factor" in given and not config.l2_in_loss,
+            "mu" in given and fedmatch,
+            "--mu has no effect with --method=fedmatch",
+        ),
+        (
+            "l2_factor" in given and fedmatch,
+            "--l2_factor has no effect with --method=fedmatch",
+        ),
+        (
+            "l2_factor" in given and not config.l2_in_loss and not fedmatch,
             "--l2_factor has no effect; --l2_in_loss=true makes it count",
         ),
         (
@@ -314,8 +398,17 @@ def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str
             "--use_noise has no effect; --refine_at_begin=false makes it count",
         ),
         (
-            config.opt_momentum > 0 and config.optimizer == "adam",
+            given.get("opt_momentum", 0) > 0 and config.optimizer == "adam",
             "--opt_momentum has no effect; --optimizer=rmsprop or sgd makes it count",
         ),
     ]
-    return [text for applies, text in cases if applies]
+    lines = [text for applies, text in cases if applies]
+    defaults = {f.name: f.default for f in declarations()}
+    for name, value in given.items():
+        readers = _READERS.get(name, (config.method,))
+        if config.method not in readers and value != defaults[name]:
+            lines.append(
+                f"--{name} has no effect with --method={config.method}; it belongs to "
+                f"{', '.join(readers)}"
+            )
+    return lines

@@ -17,9 +17,11 @@ environment.prepare_tensorflow()
 @pytest.fixture(scope="session")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """TFF's real runtime, one process for all tests that need it."""
-    from fl.runtime import Worker
+    from fl.runtime import Runtime
+    from fl.workers import LocalWorker
 
-    with Worker(tmp_path_factory.mktemp("worker") / "worker.log") as running:
+    log_path = tmp_path_factory.mktemp("worker") / "worker.log"
+    with Runtime([LocalWorker(log_path)]) as running:
         yield running
 
 

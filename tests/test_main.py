@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
     process = start(out_dir, "--exp_name=run")
     wait_for_line(process, "round 1/3")
     workers = children(process)
-    assert len(workers) == 1
+    assert sorted(w.name().split("_")[0] for w in workers) == ["python", "worker"]
     output, errors = process.communicate(timeout=RUN_SECONDS)
     assert process.returncode == 0, errors
     assert all_gone(workers)
@@ -197,16 +198,61 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path: Path) -> None:
     assert "Exception" not in errors
 
 
-def test_a_worker_that_dies_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
-    """Killed in the second round: one line that names its log, and no endless wait."""
-    process = start(tmp_path, "--exp_name=run", "--num_round=50")
-    wait_for_line(process, "round 1/50")
-    children(process)[0].kill()
-    _, errors = process.communicate(timeout=RUN_SECONDS / 4)
+def tff_process(process: subprocess.Popen[str]) -> psutil.Process:
+    """TFF's program under a run."""
+    [found] = [c for c in children(process) if c.name() == "worker_binary"]
+    return found
+
+
+def test_a_worker_that_dies_is_replaced(whole: RunFiles, tmp_path: Path) -> None:
+    """Killed in the second round: one warning, and the same result."""
+    process = start(tmp_path, "--exp_name=run")
+    wait_for_line(process, "round 1/3")
+    tff_process(process).kill()
+    _, errors = process.communicate(timeout=RUN_SECONDS)
+    assert process.returncode == 0, errors
+    assert errors.count("it is replaced, and the round is repeated") == 1
+    assert "ended by signal 9" in errors
+    assert_same_result(whole, RunFiles(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_workers_that_keep_dying_end_the_run_with_a_clear_error(
+    whole: RunFiles, tmp_path: Path
+) -> None:
+    """Each is killed as soon as it is there; what was done before can be resumed."""
+    process = start(tmp_path, "--exp_name=run")
+    wait_for_line(process, "round 1/3")
+    deadline = time.monotonic() + RUN_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(psutil.Error, ValueError):
+            tff_process(process).kill()
+        time.sleep(0.05)
+    _, errors = process.communicate(timeout=RUN_SECONDS)
     assert process.returncode == 1
-    assert "TFF's worker ended with code -9" in errors
-    assert "worker.log" in errors
+    assert "main.py: error: TFF's worker" in errors
+    assert "--resume" in errors
     assert "Traceback" not in errors
+    again = start(tmp_path, "--exp_name=run", "--resume")
+    _, errors = again.communicate(timeout=RUN_SECONDS)
+    assert again.returncode == 0, errors
+    assert_same_result(whole, RunFiles(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_same_result(whole: RunFiles, tmp_path: Path) -> None:
+    """Up to the order in which floats are added."""
+    process = start(tmp_path, "--exp_name=run", "--workers=2")
+    wait_for_line(process, "round 1/3")
+    workers = children(process)
+    assert [w.name() for w in workers].count("worker_binary") == 2
+    _, errors = process.communicate(timeout=RUN_SECONDS)
+    assert process.returncode == 0, errors
+    assert all_gone(workers)
+    weights = (run.weights_file for run in (whole, RunFiles(tmp_path / "run")))
+    left, right = (np.load(path) for path in weights)
+    for name in left.files:
+        np.testing.assert_allclose(left[name], right[name], atol=1e-5, err_msg=name)
 
 
 def test_a_proxy_in_the_environment_is_no_hindrance(tmp_path: Path) -> None:

@@ -65,3 +65,16 @@ def test_unfinished_runs_are_not_published(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="found no finished run"):
         publish.publish(tmp_path, tmp_path / "to")
     assert publish.main([f"--results={tmp_path}", f"--to={tmp_path / 'to'}"]) == 2
+
+
+@pytest.mark.parametrize("damaged", ["config.json", "metrics.csv"])
+def test_a_damaged_run_is_one_clear_line(damaged: str, tmp_path: Path) -> None:
+    cell = fake_runs.entry("main", "svhn_iid/fedavg").cell
+    run = tmp_path / cell.path / "seed_1000"
+    _write_run(run, {})
+    if damaged == "config.json":
+        (run / damaged).write_text("{half")
+    else:
+        (run / damaged).unlink()
+    with pytest.raises(UsageError, match="seed_1000: cannot be published"):
+        publish.publish(tmp_path, tmp_path / "to")

@@ -225,7 +225,12 @@ def test_another_configuration_is_not_touched(tmp_path: Path) -> None:
 def test_more_rounds_go_on_and_fewer_do_not(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     pretend(job, 2, finished=True, num_round=2)
-    assert jobs.state(job).kind == PARTIAL
+    # Its checkpoints were removed when it was complete: there is nothing to go on from.
+    found = jobs.state(job)
+    assert found.kind == DIFFERENT
+    assert "checkpoints are gone" in found.reason
+    files.write_text(job.files.checkpoints / "round_000002.npz", "")
+    assert jobs.state(job) == jobs.State(PARTIAL, 2)
     pretend(job, 5, finished=True, num_round=5)
     assert jobs.state(job).kind == DIFFERENT
 

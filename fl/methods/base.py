@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Callable, Mapping, Tuple, Union
+from typing import Any, Callable, Mapping, Sequence, Tuple, Union
 
 import attr
 import numpy as np
@@ -17,8 +17,11 @@ from fl.optimizers import Optimizer, make_optimizer
 from fl.process import ParallelRound, SequentialRound
 from fl.types import ClientOutput, Weights
 from flags.config import ExperimentConfig
+from flags.workers import parse_workers
 
 Round = Union[ParallelRound, SequentialRound]
+
+_DROPOUT_STREAM = 4
 
 
 @attr.frozen(eq=False)
@@ -49,6 +52,8 @@ class RoundOutcome:
         bytes_down: broadcast to all clients.
         bytes_up: returned by all clients.
         kept: for each client that keeps something until it trains again, what it is.
+        dropped: those of the clients of whom nothing came back.
+        not_finite: those whose values were not finite; neither count in the mean.
     """
 
     state: Any
@@ -57,6 +62,8 @@ class RoundOutcome:
     bytes_down: int
     bytes_up: int
     kept: Mapping[int, Arrays] = attr.field(factory=dict)
+    dropped: Tuple[int, ...] = ()
+    not_finite: Tuple[int, ...] = ()
 
 
 class Method(abc.ABC):
@@ -134,17 +141,19 @@ def bind_round(
 ) -> Round:
     """The TFF round for an update, with the configured optimizer treatment.
 
-    Clients train in turns where one hands its optimizer on to the next, and where each
-    keeps its own: that is as large as the weights, and turns need no slots for it.
+    Clients train in turns where one hands its optimizer on to the next, and on a single
+    worker where each keeps its own: that is as large as the weights, and turns need no
+    slots for it.
     """
     config = setup.config
+    several = parse_workers(config.workers).number > 1
 
     def trace_update() -> Any:
         local = LocalModel(setup.model_fn, optimizer, regularization(config))
         return make_update(local)
 
     made: Round
-    if config.optimizer_state in ("sequential", "client"):
+    if config.optimizer_state in ("sequential", "client") and not several:
         hand_on = _HAND_ON[config.optimizer_state]
         made = SequentialRound(
             trace_update, message_spec, client_spec, num_clients, hand_on
@@ -176,6 +185,30 @@ def next_optimizer_state(config: ExperimentConfig, exchange: Any) -> Weights:
     if config.optimizer_state == "averaged":
         return tuple(exchange.mean.optimizer_state)
     return tuple(exchange.handed_on)
+
+
+def returning(config: ExperimentConfig, round_index: int) -> np.ndarray:
+    """Which of a round's active clients do not drop out of it; at least one, bool [m].
+
+    A stream of (seed, round) of its own, so that it changes nothing else.
+    """
+    words = np.random.SeedSequence([config.seed, round_index, _DROPOUT_STREAM])
+    draws = np.random.default_rng(words).uniform(size=config.num_active_client)
+    returns = draws >= config.client_dropout
+    returns[np.argmax(draws)] = True
+    return returns
+
+
+def left_out(
+    config: ExperimentConfig, round_index: int, active: Sequence[int], exchange: Any
+) -> dict[str, Any]:
+    """The clients of a round that do not count, by reason."""
+    returns = returning(config, round_index)
+    fates = list(zip(active, returns, exchange.used))
+    return {
+        "dropped": tuple(n for n, returned, _ in fates if not returned),
+        "not_finite": tuple(n for n, returned, used in fates if returned > used),
+    }
 
 
 def specs_of(arrays: Any) -> Any:

@@ -90,6 +90,7 @@ class Client:
         slot: int32 [].
         optimizer_state: the client's own, where it keeps one.
         personal: what this client alone kept or is sent; nothing by default.
+        returns: bool [], whether what it does reaches the server.
     """
 
     labeled_x: Array
@@ -102,6 +103,7 @@ class Client:
     slot: Array
     optimizer_state: Weights
     personal: Any = ()
+    returns: Array = True
 
 
 @attr.frozen(eq=False)
@@ -232,6 +234,8 @@ class ClassifierMethod(base.Method):
     """See the module's docstring."""
 
     semi_supervised: bool = True
+    # Whether clients keep more than an optimizer's state (`Finish.kept`).
+    clients_keep: bool = False
 
     def __init__(self, setup: base.Setup):
         super().__init__(setup)
@@ -291,7 +295,7 @@ class ClassifierMethod(base.Method):
     def next_shared(
         self, state: State, active: Sequence[int], exchange: Exchange
     ) -> Any:
-        """The same after a round that those clients took part in."""
+        """The same after a round in which those clients counted."""
         del active, exchange
         return state.shared
 
@@ -321,7 +325,7 @@ class ClassifierMethod(base.Method):
 
     def initial_state(self) -> State:
         """The initial weights."""
-        keeps = self.setup.config.optimizer_state == "client"
+        keeps = self.clients_keep or self.setup.config.optimizer_state == "client"
         return State(
             round_num=0,
             model_weights=tuple(self.setup.initial_weights),
@@ -337,8 +341,9 @@ class ClassifierMethod(base.Method):
         active, clients = self.clients(state)
         exchange = self.exchange(state, clients)
         bytes_down, bytes_up = self.num_bytes(state, clients, exchange)
+        counted = [number for number, used in zip(active, exchange.used) if used]
         kept = {n: states.to_arrays(k) for n, k in zip(active, exchange.kept)}
-        kept = {number: arrays for number, arrays in kept.items() if arrays}
+        kept = {n: arrays for n, arrays in kept.items() if arrays and n in counted}
         versions = state.client_versions.copy()
         versions[list(kept)] = state.round_num + 1
         return base.RoundOutcome(
@@ -347,9 +352,10 @@ class ClassifierMethod(base.Method):
                 model_weights=tuple(exchange.mean.model_weights),
                 optimizer_state=base.next_optimizer_state(self.setup.config, exchange),
                 client_versions=versions,
-                shared=self.next_shared(state, active, exchange),
+                shared=self.next_shared(state, counted, exchange),
             ),
             clients=active,
+            **base.left_out(self.setup.config, state.round_num, active, exchange),
             report=dict(exchange.own.report),
             bytes_down=bytes_down,
             bytes_up=bytes_up,
@@ -416,6 +422,7 @@ class ClassifierMethod(base.Method):
             slot=np.int32(slot),
             optimizer_state=self._kept_optimizer(state, number),
             personal=self.personal(state, number),
+            returns=base.returning(self.setup.config, round_index)[slot],
         )
 
     def _own_optimizer_state(self) -> Weights:
@@ -489,6 +496,10 @@ def client_update(
             returned=finish.returned,
         ),
         handed_on=state if settings.optimizer_state == "sequential" else (),
+        received=(
+            message.optimizer_state if settings.optimizer_state == "sequential" else ()
+        ),
+        vital=loss_sum,
         kept=Kept(optimizer_state=state if own_optimizer else (), own=finish.kept),
     )
 
@@ -604,4 +615,5 @@ def _client_spec(image_shape: Tuple[int, ...]) -> Client:
         seed=tf.TensorSpec([2], tf.int32),
         slot=tf.TensorSpec([], tf.int32),
         optimizer_state=(),
+        returns=tf.TensorSpec([], tf.bool),
     )

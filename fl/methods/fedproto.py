@@ -56,7 +56,7 @@ class FedProto(FedAvg):
         self, state: State, active: Sequence[int], exchange: Exchange
     ) -> Prototypes:
         """For each class the mean over the clients that have it."""
-        returned = exchange.own.returned
+        returned = exchange.counted(exchange.own.returned)
         present = returned.present.astype(bool)
         kept = Prototypes(values=returned.values, present=present)
         empty = server.no_prototypes(1, *returned.values.shape[1:])

@@ -49,7 +49,7 @@ from fl.methods.classifier import (
 )
 from fl.methods.fixmatch import pseudo_label_loss
 from fl.process import Exchange
-from fl.types import Weights
+from fl.types import Averaged, Weights
 
 BATCH = 64
 
@@ -101,7 +101,7 @@ class FedRGD(ClassifierMethod):
         """One federated computation a group; `returned` are the groups' models."""
         message = self.message(state)
         exchanges = [
-            self.train(attr.evolve(message, model_weights=weights), group)
+            self._train_group(attr.evolve(message, model_weights=weights), group)
             for weights, group in zip(state.shared, in_groups(clients, self._groups))
         ]
         reports = [in_call.own.report for in_call in exchanges]
@@ -115,7 +115,16 @@ class FedRGD(ClassifierMethod):
             kept=(),
             bytes_down=sum(e.bytes_down for e in exchanges),
             bytes_up=sum(e.bytes_up for e in exchanges),
+            used=interleaved([in_call.used for in_call in exchanges]),
         )
+
+    def _train_group(self, message: Message, group: Sequence[Client]) -> Exchange:
+        """A group of which no client counts keeps its model."""
+        exchange = self.train(message, group)
+        if exchange.used.any():
+            return exchange
+        before = Averaged(message.model_weights, message.optimizer_state)
+        return attr.evolve(exchange, mean=before)
 
     @property
     def _groups(self) -> int:

@@ -15,9 +15,10 @@ Three recipes (`--fixmatch_recipe`):
 * `published`, as in the paper of FixMatch: labelled images weakly augmented too, 7
   unlabelled to a labelled one, the mean over the whole batch, weight 1.
 
-Departures: augmentations are seeded (theirs do not repeat), and with a normalisation
-all strong views pass through the network, not only the confident ones, so that batch
-statistics never come from too few images.
+Departures: augmentations are seeded (theirs do not repeat); RandAugment's operations
+and their draw are its paper's (see `augment.strong_fixmatch`); all strong views pass
+through the network, not only the confident ones, so that batch statistics never come
+from too few images.
 """
 
 from __future__ import annotations

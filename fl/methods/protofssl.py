@@ -96,9 +96,9 @@ class ProtoFSSL(base.Method):
             state = _keep_last(state, early.own)
         state = self.with_helpers(state)
         exchange = self._round(self.message(state), clients)
+        returned = exchange.counted(exchange.own.prototypes)
         shared = Prototypes(
-            values=exchange.own.prototypes.values,
-            present=exchange.own.prototypes.present.astype(bool),
+            values=returned.values, present=returned.present.astype(bool)
         )
         if config.comp_dist and state.round_num % SPREAD_EVERY == 0:
             _log_spread(shared, state.round_num)
@@ -112,6 +112,7 @@ class ProtoFSSL(base.Method):
                 bank=bank,
             ),
             clients=active,
+            **base.left_out(config, state.round_num, active, exchange),
             report={
                 **attr.asdict(exchange.own.report),
                 "pseudo_label_used": exchange.own.report.pseudo_label_count,
@@ -202,6 +203,7 @@ class ProtoFSSL(base.Method):
             unlabeled_y_known=np.bool_(known),
             slot=np.int32(slot),
             noise_seed=words[:2].astype(np.int32),
+            returns=base.returning(config, round_index)[slot],
             **attr.asdict(drawn),
         )
 
@@ -276,6 +278,7 @@ def client_spec(image_shape: Tuple[int, ...]) -> ClientData:
         unlabeled_active=tf.TensorSpec([None], tf.bool),
         slot=tf.TensorSpec([], tf.int32),
         noise_seed=tf.TensorSpec([2], tf.int32),
+        returns=tf.TensorSpec([], tf.bool),
     )
 
 

@@ -85,7 +85,8 @@ def test_type_of_the_parallel_round(parallel: process.ParallelRound) -> None:
     assert parallel.computation.type_signature.compact_representation() == (
         "(<message=<base=float32[2],carried=float32>@SERVER,"
         "clients={<value=float32,weight=float32,slot=int32>}@CLIENTS> -> "
-        "<float32[2]@SERVER,<value=float32[3],large=int32[3]>@SERVER>)"
+        "<float32[2]@SERVER,"
+        "<own=<value=float32[3],large=int32[3]>,used=int32[3]>@SERVER,<>@SERVER>)"
     )
 
 
@@ -94,7 +95,9 @@ def test_type_of_the_sequential_round(sequential: process.SequentialRound) -> No
     signature = sequential.computation.type_signature.compact_representation()
     assert signature.count("@CLIENTS") == 3
     assert signature.endswith(
-        "<float32[2]@SERVER,<value=float32[3],large=int32[3]>@SERVER,float32@SERVER,<<>@SERVER,<>@SERVER,<>@SERVER>>)"
+        "<float32[2]@SERVER,"
+        "<own=<value=float32[3],large=int32[3]>,used=int32[3]>@SERVER,float32@SERVER,"
+        "<<>@SERVER,<>@SERVER,<>@SERVER>>)"
     )
 
 
@@ -147,3 +150,115 @@ def test_collect_brings_one_row_a_client(worker: Any) -> None:
     result = collect(np.float32(2), clients([5, 7], [1, 1]))
     np.testing.assert_array_equal(result.own, [10, 14])
     assert result.mean is None
+
+
+@attr.frozen(eq=False)
+class Leaving:
+    """A client that may drop out."""
+
+    value: Any
+    weight: Any
+    slot: Any
+    returns: Any
+
+
+LEAVING = Leaving(
+    CLIENT.value, CLIENT.weight, CLIENT.slot, returns=tf.TensorSpec([], tf.bool)
+)
+
+
+def make_careful_update() -> Any:
+    """As above, with a vital value: the square root of the client's value."""
+    update = make_update()
+
+    def careful(message: Message, client: Client) -> ClientOutput:
+        return attr.evolve(
+            update(message, client),
+            received=message.carried,
+            vital=tf.sqrt(client.value),
+            kept=(client.value,),
+        )
+
+    return careful
+
+
+def leaving(values: Any, weights: Any, returns: Any) -> Any:
+    return [
+        Leaving(c.value, c.weight, c.slot, np.bool_(stays))
+        for c, stays in zip(clients(values, weights), returns)
+    ]
+
+
+@pytest.fixture(scope="module")
+def careful_parallel(worker: Any) -> process.ParallelRound:
+    def make() -> Any:
+        update = make_careful_update()
+        return lambda message, client: attr.evolve(
+            update(message, client), handed_on=(), received=()
+        )
+
+    return process.ParallelRound(make, MESSAGE, LEAVING, 3)
+
+
+@pytest.fixture(scope="module")
+def careful_sequential(worker: Any) -> process.SequentialRound:
+    return process.SequentialRound(
+        make_careful_update,
+        MESSAGE,
+        LEAVING,
+        3,
+        lambda message, handed: attr.evolve(message, carried=handed),
+    )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_a_client_that_is_not_finite_is_left_out(
+    careful_parallel: process.ParallelRound, bad: float
+) -> None:
+    """(1*11 + 5*13) / 6 = 12.667; -1 is finite itself, its square root is not."""
+    given = leaving([1, bad, 3], [1, 2, 5], [True] * 3)
+    result = careful_parallel(message(), given)
+    np.testing.assert_array_equal(result.used, [True, False, True])
+    np.testing.assert_allclose(result.mean, [76 / 6, 136 / 6], rtol=1e-6)
+    np.testing.assert_array_equal(result.own["value"], np.float32([1, bad, 3]))
+    np.testing.assert_array_equal(result.counted(result.own["value"]), [1, 3])
+    assert [float(kept[0]) for kept in result.kept][::2] == [1, 3]
+
+
+def test_a_client_that_drops_out_is_left_out(
+    careful_parallel: process.ParallelRound,
+) -> None:
+    """(2*12 + 5*13) / 7; the other two send 2 floats each, and 2 in slots."""
+    given = leaving([1, 2, 3], [1, 2, 5], [False, True, True])
+    result = careful_parallel(message(), given)
+    np.testing.assert_array_equal(result.used, [False, True, True])
+    np.testing.assert_allclose(result.mean, [89 / 7, 159 / 7], rtol=1e-6)
+    assert result.bytes_up == 2 * 4 * (2 + 2)
+    assert result.bytes_down == 36
+
+
+def test_nobody_left(careful_parallel: process.ParallelRound) -> None:
+    result = careful_parallel(message(), leaving([1, -1, 3], [1] * 3, [0, 1, 0]))
+    assert not result.used.any()
+
+
+@pytest.mark.parametrize(
+    ("values", "returns"), [([1, np.nan, 3], [1, 1, 1]), ([1, 2, 3], [1, 0, 1])]
+)
+def test_turns_hand_on_past_one_that_is_left_out(
+    careful_sequential: process.SequentialRound, values: Any, returns: Any
+) -> None:
+    """Carried: 100, 101, 101, at the end 104; they return 111 and 10 + 3 + 101."""
+    given = leaving(values, [1, 2, 1], returns)
+    result = careful_sequential(message(100.0), given)
+    np.testing.assert_array_equal(result.used, [True, False, True])
+    np.testing.assert_allclose(result.mean, [112.5, 122.5], rtol=1e-6)
+    assert result.handed_on == pytest.approx(104.0)
+
+
+def test_turns_hand_on_past_the_last_one(
+    careful_sequential: process.SequentialRound,
+) -> None:
+    given = leaving([1, 2, np.inf], [1, 1, 1], [1, 1, 1])
+    result = careful_sequential(message(100.0), given)
+    assert result.handed_on == pytest.approx(103.0)

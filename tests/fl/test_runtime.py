@@ -1,122 +1,202 @@
-"""The worker process: there when wanted, gone when not, whatever happens."""
+"""Computations on real workers, and what happens when a worker fails under one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Callable, Iterator, List
 
+import grpc
+import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl import runtime
+from fl import channels, workers
+from fl.runtime import MOST_FAILURES, Runtime, RuntimeFailure
+from fl.workers import LocalWorker
 
-GONE_SECONDS = 5.0
-START_SECONDS = 90.0
 ROOT = Path(__file__).parents[2]
-
-# Starts a worker, says its pid, then does what the test asks for.
-PROGRAM = """
-import sys, time
-from pathlib import Path
-from fl import environment
-environment.prepare_tensorflow()
-from fl.runtime import Worker
-with Worker(Path(sys.argv[1])) as worker:
-    print(worker.pid, flush=True)
-    {action}
-"""
+PROGRAM_SECONDS = 90.0
+BEGIN_SECONDS = 0.5
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    with Runtime([LocalWorker(tmp_path / "worker.log")]) as running:
+        yield running
 
 
-def wait_until_gone(pid: int) -> bool:
-    deadline = time.monotonic() + GONE_SECONDS
-    while time.monotonic() < deadline:
-        if not is_running(pid):
-            return True
-        time.sleep(0.05)
-    return False
+@tff.tensorflow.computation(tf.float32)
+def busy(seconds):  # type: ignore[no-untyped-def]
+    """Computes for so long, and returns the time asked for, squared."""
+    matrix, start = tf.eye(200), tf.timestamp()
+    done = tf.while_loop(
+        lambda _: tf.timestamp() - start < tf.cast(seconds, tf.float64),
+        lambda x: (tf.matmul(x, x),),
+        (matrix,),
+    )[0]
+    return done[0, 0] * seconds * seconds
 
 
-def start_program(action: str, log: Path) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(action=action), str(log)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    return process, int(process.stdout.readline())
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Does something from another thread while a computation is under way."""
+
+    def act() -> None:
+        time.sleep(BEGIN_SECONDS)
+        action()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield
+    thread.join()
 
 
-def test_computations_run_in_it(worker: runtime.Worker) -> None:
-    """The worker is a child of ours, and it computes."""
+def local(runtime: Runtime) -> LocalWorker:
+    [found] = runtime.workers
+    assert isinstance(found, LocalWorker)
+    return found
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> List[str]:
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_computations_run_in_it(worker: Runtime) -> None:
+    """TFF's program is a grandchild of ours, and it computes."""
     double = tff.tensorflow.computation(lambda x: 2 * x, tf.int32)
     assert double(21) == 42
-    assert psutil.Process(worker.pid).ppid() == os.getpid()
-    assert psutil.Process(worker.pid).exe() == str(runtime.worker_binary())
+    process = psutil.Process(local(worker).pid)
+    assert process.exe() == str(workers.worker_binary())
+    assert process.parent().ppid() == os.getpid()
+
+
+def test_a_mistake_in_a_computation_is_no_failure_of_the_worker(
+    worker: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    pid = local(worker).pid
+    invert = tff.tensorflow.computation(
+        lambda x: tf.linalg.inv(x), tff.TensorType(np.float32, [2, 2])
+    )
+    with pytest.raises(grpc.RpcError, match="not invertible"):
+        invert(np.zeros([2, 2], np.float32))
+    assert local(worker).pid == pid
+    assert not warnings(caplog)
 
 
 @pytest.mark.parametrize(
-    ("action", "code"),
-    [("pass", 0), ("raise RuntimeError('on purpose')", 1), ("sys.exit(3)", 3)],
+    ("number", "what"),
+    [(signal.SIGKILL, "ended by signal 9"), (signal.SIGSTOP, "ceased to answer")],
 )
-def test_gone_after_an_ordinary_end(action: str, code: int, tmp_path: Path) -> None:
-    process, pid = start_program(action, tmp_path / "log")
-    _, errors = process.communicate(timeout=START_SECONDS)
-    assert process.returncode == code
-    assert wait_until_gone(pid)
-    assert "ServiceManager" not in errors
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_gone_after_a_signal_to_the_parent(number: int, tmp_path: Path) -> None:
-    process, pid = start_program("time.sleep(60)", tmp_path / "log")
-    assert is_running(pid)
-    process.send_signal(number)
-    process.communicate(timeout=START_SECONDS)
-    assert process.returncode != 0
-    assert wait_until_gone(pid)
-
-
-def test_a_worker_that_ends_at_start_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_fails_is_replaced(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture, number: int, what: str
 ) -> None:
-    monkeypatch.setattr(runtime, "worker_binary", lambda: Path("/bin/false"))
-    with pytest.raises(
-        runtime.RuntimeFailure, match=r"ended at start with code 1.*log"
-    ):
-        runtime.Worker(tmp_path / "log")
+    """The computation is repeated; one warning; the old process is gone."""
+    before = psutil.Process(local(runtime).pid)
+    with meanwhile(lambda: before.send_signal(number)):
+        assert busy(2.0) == 4.0
+    assert local(runtime).pid != before.pid
+    assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
+    [warning] = warnings(caplog)
+    assert f"(process {before.pid}) {what} " in warning
+    assert "worker.log); it is replaced, and the round is repeated" in warning
 
 
-def test_a_worker_that_never_answers_is_a_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_relay_is_replaced_with_its_worker(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is ended too: the program leaves its pid in the log before it sleeps."""
-    program = tmp_path / "mute"
-    program.write_text("#!/bin/sh\necho $$\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(runtime, "worker_binary", lambda: program)
-    monkeypatch.setattr(runtime, "READY_SECONDS", 1.0)
-    with pytest.raises(runtime.RuntimeFailure, match="did not answer within 1 s"):
-        runtime.Worker(tmp_path / "log")
-    assert wait_until_gone(int((tmp_path / "log").read_text()))
+    before = psutil.Process(local(runtime).pid)
+    with meanwhile(before.parent().kill):
+        assert busy(2.0) == 4.0
+    assert local(runtime).pid != before.pid
+    assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
+    assert len(warnings(caplog)) == 1
 
 
-def test_without_a_worker_nothing_is_started(tmp_path: Path) -> None:
+def test_a_worker_that_dies_between_computations_is_replaced(runtime: Runtime) -> None:
+    psutil.Process(local(runtime).pid).kill()
+    assert busy(0.0) == 0.0
+
+
+def test_a_failure_is_noticed_within_ten_seconds() -> None:
+    longest = channels.ASK_EVERY_SECONDS + channels.TRIES * channels.ANSWER_SECONDS
+    assert longest < 10
+
+
+def test_a_slow_worker_that_answers_is_left_alone(
+    runtime: Runtime,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The computation takes longer than silence is borne."""
+    monkeypatch.setattr(channels, "ASK_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr(channels, "ANSWER_SECONDS", 1.5)
+    pid = local(runtime).pid
+    assert busy(5.0) == 25.0
+    assert local(runtime).pid == pid
+    assert not warnings(caplog)
+
+
+def test_a_run_that_was_asleep_itself_does_not_blame_the_worker(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer comes too late, as after a laptop's sleep; the second counts."""
+    late = iter([False])
+    real = channels.Connection._answers_once
+    monkeypatch.setattr(
+        channels.Connection,
+        "_answers_once",
+        lambda self, *args: next(late, None) is None and real(self, *args),
+    )
+    assert local(runtime).check()
+
+
+def test_too_many_failures_in_a_row_stop_the_run(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = threading.Event()
+
+    def kill_each() -> None:
+        known = 0
+        while not ended.wait(BEGIN_SECONDS):
+            pid = local(runtime).pid
+            if pid != known:
+                known = pid
+                psutil.Process(pid).kill()
+
+    killer = threading.Thread(target=kill_each)
+    killer.start()
+    with pytest.raises(RuntimeFailure, match=r"signal 9.*failure 3 in a row.*resume"):
+        busy(60.0)
+    ended.set()
+    killer.join()
+    assert len(warnings(caplog)) == MOST_FAILURES - 1
+
+
+def test_failures_to_start_anew_count_too(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "worker_binary", lambda: Path("/bin/false"))
+    psutil.Process(local(runtime).pid).kill()
+    with pytest.raises(RuntimeFailure, match=r"at start with code 1.*failure 3 in a"):
+        busy(0.0)
+
+
+def test_failures_with_success_between_do_not_add_up(runtime: Runtime) -> None:
+    for _ in range(MOST_FAILURES + 1):
+        with meanwhile(psutil.Process(local(runtime).pid).kill):
+            assert busy(1.0) == 1.0
+
+
+def test_without_a_worker_nothing_is_started() -> None:
     """TFF's own context would start a worker that nobody ends."""
     program = (
         "from fl import environment; environment.prepare_tensorflow();"
@@ -131,15 +211,16 @@ def test_without_a_worker_nothing_is_started(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=START_SECONDS,
+        timeout=PROGRAM_SECONDS,
     )
     assert "no worker is running" in result.stdout
     assert result.stdout.split()[-1] == "0"
     assert "Traceback" not in result.stderr
 
 
-def test_output_goes_to_the_log(worker: Any) -> None:
-    """The worker does not hold our pipes: its outputs are the log file."""
-    log = str(worker.log_path)
-    for descriptor in (1, 2):
-        assert os.readlink(f"/proc/{worker.pid}/fd/{descriptor}") == log
+def test_a_runtime_within_another_gives_way_to_it(
+    worker: Runtime, tmp_path: Path
+) -> None:
+    with Runtime([LocalWorker(tmp_path / "log")]) as inner:
+        assert tff.framework.get_context_stack().current is inner
+    assert tff.framework.get_context_stack().current is worker

@@ -11,6 +11,7 @@ import pytest
 
 from fl import checkpoints, server, states
 from fl.server import ServerState
+from fl.states import StateError
 
 
 @attr.frozen(eq=False)
@@ -80,7 +81,7 @@ def test_tuples_nest_and_may_be_empty() -> None:
     saved = Nest(pairs=((np.array([1, 2], np.float32), 5), (), (np.array([True]),)))
     flat = states.to_arrays(saved)
     assert list(flat) == ["pairs/000/000", "pairs/000/001", "pairs/002/000"]
-    like = Nest(pairs=((np.zeros(2), 0), (), (np.zeros(1),)))
+    like = Nest(pairs=((np.zeros(2, np.float32), 0), (), (np.zeros(1, bool),)))
     found = states.from_arrays(like, flat).pairs
     np.testing.assert_array_equal(found[0][0], [1, 2])
     assert found[0][1] == 5
@@ -99,5 +100,24 @@ def test_ten_and_more_keep_their_order() -> None:
 def test_missing_array_is_named() -> None:
     flat = states.to_arrays(random_state(1, 1))
     del flat["bank/values"]
-    with pytest.raises(KeyError, match="bank/values"):
+    with pytest.raises(StateError, match="bank/values is missing"):
+        states.from_arrays(random_state(0, 0), flat)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("model_weights/000", np.zeros([3, 2], np.float32)),
+        ("model_weights/000", np.zeros([2, 3], np.float64)),
+        ("model_weights/001", np.zeros([3, 1], np.float32)),
+        ("model_weights/002", np.array("text")),
+        ("bank/values", np.zeros([1, 3, 3], np.float32)),
+        ("bank/present", np.zeros([1, 3], np.uint8)),
+        ("round_num", np.float64(1)),
+        ("round_num", np.array([1])),
+    ],
+)
+def test_an_array_of_another_kind_is_refused(name: str, array: Any) -> None:
+    flat = {**states.to_arrays(random_state(1, 1)), name: array}
+    with pytest.raises(StateError, match=f"^{name} is .*, must be"):
         states.from_arrays(random_state(0, 0), flat)

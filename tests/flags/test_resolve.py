@@ -218,7 +218,16 @@ def test_helper_count_given_too_large_is_refused_though_it_is_the_default() -> N
 def test_supervised_run_ignores_what_it_does_not_read(
     argv: tuple[str, ...], method: str
 ) -> None:
-    assert _warnings(CIFAR, method, *argv) == ()
+    """A line for each flag that it has no use for, and no refusal."""
+    unread = [a for a in argv if a[2:9] in ("helper_", "q_unlab", "s_label", "q_label")]
+    told = _warnings(CIFAR, method, *argv)
+    assert len(told) == len(unread)
+    assert all("has no effect with --method=fedavg" in line for line in told)
+
+
+def test_flag_that_repeats_its_default_gets_no_warning() -> None:
+    words = ("--use_noise=false", "--q_unlabel=100", "--helper_cnt=5")
+    assert _warnings(CIFAR, "--method=fixmatch", *words) == ()
 
 
 @pytest.mark.parametrize(
@@ -359,20 +368,37 @@ def test_paper_leaves_nothing_inert() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "owner"),
+    ("word", "reader", "other"),
     [
-        ("--num_group=3", "fedrgd"),
-        ("--group_mix_every=2", "fedrgd"),
-        ("--helper_handout=refresh", "fedmatch"),
-        ("--fixmatch_recipe=published", "fixmatch"),
-        ("--prototype_weight=2", "fedproto"),
+        ("--num_group=3", "fedrgd", "protofssl"),
+        ("--group_mix_every=2", "fedrgd", "fedmatch"),
+        ("--helper_handout=refresh", "fedmatch", "protofssl"),
+        ("--fixmatch_recipe=published", "fixmatch", "sage"),
+        ("--prototype_weight=2", "fedproto", "protofssl"),
+        ("--confidence_threshold=0.5", "sage", "protofssl"),
+        ("--unlabeled_weight=0.5", "mixmatch", "fedavg"),
+        ("--temperature=0.7", "mixmatch", "fixmatch"),
+        ("--helper_cnt=3", "fedmatch", "fedavg"),
+        ("--q_unlabel=30", "protofssl", "fixmatch"),
+        ("--use_noise", "protofssl", "fedavg"),
+        ("--sl_batch_size=8", "fedproto", "fixmatch"),
     ],
 )
-def test_flag_of_another_method_gets_a_warning(word: str, owner: str) -> None:
-    name = word.partition("=")[0]
-    warning = f"{name} has no effect; it belongs to --method={owner}"
-    assert warning in parse([CIFAR, word]).warnings
-    assert warning not in parse([CIFAR, f"--method={owner}", word]).warnings
+def test_flag_of_another_method_gets_a_warning(
+    word: str, reader: str, other: str
+) -> None:
+    start = f"{word.partition('=')[0]} has no effect with --method="
+    told = parse([CIFAR, f"--method={other}", word]).warnings
+    assert [line for line in told if line.startswith(start)]
+    told = parse([CIFAR, f"--method={reader}", word]).warnings
+    assert not [line for line in told if line.startswith(start)]
+
+
+def test_no_advice_that_the_method_would_refuse() -> None:
+    for word in ("--mu=0.1", "--l2_factor=0.1"):
+        (line,) = parse([CIFAR, "--method=fedmatch", word]).warnings
+        assert line == f"{word.partition('=')[0]} has no effect with --method=fedmatch"
+    assert parse([CIFAR, "--method=fedrgd", "--optimizer=adam"]).warnings == ()
 
 
 def test_fedmatch_and_fedrgd_bring_their_recipes() -> None:
@@ -382,6 +408,9 @@ def test_fedmatch_and_fedrgd_bring_their_recipes() -> None:
         assert (config.optimizer, config.opt_lr) == ("sgd", 1e-3)
         assert (config.confidence_threshold, config.conv_bias) == (0.75, False)
         assert (config.local_episode, config.aggregation) == (1, "uniform")
+        config = _config(CIFAR, "--method=fedrgd", f"--fidelity={fidelity}")
+        assert (config.weight_decay, config.l2_in_loss) == (1e-4, False)
+        assert (config.baseline_lr, config.aggregation) == ("cosine_7_16", "uniform")
     assert _config("--dataset=digits", "--method=fedmatch").helper_cnt == 2
     assert _config("--dataset=digits").helper_cnt == 3
     assert _config(CIFAR, "--method=fedrgd").optimizer_state == "fresh"

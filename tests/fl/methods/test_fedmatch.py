@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Sequence
 
-import attr
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -415,24 +414,31 @@ def test_server_takes_the_plain_mean(make_small: Make) -> None:
 
 
 def test_rates_are_the_clients_own(make_small: Make) -> None:
-    method = make_small(**FEDMATCH)
+    """All six train; one of them is at its fifth round without gain and lowers its own.
+
+    A loss below 0 cannot be reached, so 0 as the best so far is never beaten.
+    """
+    method = make_small(**FEDMATCH, num_active_client=6)
     outcome = run_rounds(method, 1)[0]
-    client = outcome.clients[0]
-    stale = attr.evolve(
-        method.personal(outcome.state, client).rate,
-        learning_rate=np.float32(0.25),
-        stale=np.int32(4),
-        best_loss=np.float32(0),
-    )
-    arrays = dict(outcome.kept[client])
-    arrays["own/rate/learning_rate"] = stale.learning_rate
-    method.client_states.put(client, 1, arrays)
-    assert method.personal(outcome.state, client).rate.learning_rate == 0.25
-    others = set(range(6)) - set(outcome.clients)
-    for other in others:
-        rate = method.personal(outcome.state, other).rate
-        assert rate.learning_rate == np.float32(1e-3)
-        assert np.isinf(rate.best_loss)
+    arrays = dict(outcome.kept[3])
+    arrays["own/rate/learning_rate"] = np.float32(0.003)
+    arrays["own/rate/stale"] = np.int32(4)
+    arrays["own/rate/best_loss"] = np.float32(0)
+    method.client_states.put(3, 1, arrays)
+    kept = method.run_round(outcome.state).kept
+    rates = {n: float(kept[n]["own/rate/learning_rate"]) for n in kept}
+    assert rates[3] == pytest.approx(0.001)
+    assert all(rates[n] == pytest.approx(1e-3) for n in range(6))
+    plain = method.run_round(_restored(method, outcome)).kept
+    assert float(plain[3]["own/rate/learning_rate"]) == pytest.approx(1e-3)
+    # It trained at three times the rate of before.
+    assert not np.array_equal(kept[3]["own/psi/000"], plain[3]["own/psi/000"])
+    np.testing.assert_array_equal(kept[2]["own/psi/000"], plain[2]["own/psi/000"])
+
+
+def _restored(method: Any, outcome: Any) -> Any:
+    method.client_states.put(3, 1, outcome.kept[3])
+    return outcome.state
 
 
 def test_figures_of_pseudo_labels(make_small: Make) -> None:

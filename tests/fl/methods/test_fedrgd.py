@@ -9,11 +9,13 @@ import attr
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same_state
+from conftest import assert_same_state, tiny_kernels
 
 from data import episodes
-from fl import checkpoints
+from fl import augment, checkpoints, optimizers
+from fl.local import LocalModel, Regularization
 from fl.methods import classifier, fedrgd
+from fl.methods.classifier import Batch, Message
 from flags.resolve import resolve
 
 Make = Callable[..., Any]
@@ -141,3 +143,81 @@ def test_groups_survive_a_resume(run_small: Any) -> None:
     assert not np.array_equal(first["shared/000/000"], first["shared/001/000"])
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+# --- The loss, outside TFF ------------------------------------------------------
+def make_batch() -> Batch:
+    rng = np.random.RandomState(1)
+    return Batch(
+        labeled_x=tf.constant(rng.rand(4, 8, 8, 1), tf.float32),
+        labeled_y=tf.constant([0, 2, 4, 6]),
+        unlabeled_x=tf.constant(rng.rand(5, 8, 8, 1), tf.float32),
+        unlabeled_y=tf.constant([0, 1, 2, 3, 4]),
+        unlabeled_y_known=tf.constant(True),
+        seed=tf.constant([3, 4]),
+    )
+
+
+def make_step(threshold: float) -> fedrgd.FedRGDStep:
+    local = LocalModel(
+        tiny_kernels, optimizers.make_optimizer("sgd", 0.0), Regularization()
+    )
+    rng = np.random.RandomState(0)
+    weights = [rng.normal(0, 1, w.shape) for w in local.model.get_weights()]
+    local.model.set_weights(weights)
+    return fedrgd.FedRGDStep(local, threshold, weight=0.7)
+
+
+def cross_entropies(logits: np.ndarray, labels: Any) -> np.ndarray:
+    tops = logits.max(1, keepdims=True)
+    totals = tops[:, 0] + np.log(np.exp(logits - tops).sum(1))
+    return np.asarray(totals - logits[np.arange(len(logits)), labels])
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.9, 1.1])
+def test_loss_is_that_of_the_docstring(threshold: float) -> None:
+    """Views made with the step's seeds; softmax and cross entropy in NumPy."""
+    step, batch = make_step(threshold), make_batch()
+    model = step.local.model
+    seeds = tf.unstack(tf.random.experimental.stateless_split(batch.seed, 3))
+    labeled = model(augment.weak_crop(batch.labeled_x, seeds[0])).numpy()
+    weak = model(augment.weak_crop(batch.unlabeled_x, seeds[1])).numpy()
+    strong = model(augment.strong_fedrgd(batch.unlabeled_x, seeds[2])).numpy()
+    probs = np.exp(weak) / np.exp(weak).sum(1, keepdims=True)
+    sure = probs.max(1) >= threshold
+    expected_share = {0.0: 5, 1.1: 0}.get(threshold, int(sure.sum()))
+    assert sure.sum() == expected_share
+    other = 0.7 * (sure * cross_entropies(strong, weak.argmax(1))).sum() / 5
+    loss, figures = step.loss(message=_no_message(), batch=batch)
+    total = cross_entropies(labeled, batch.labeled_y.numpy()).mean() + other
+    assert float(loss) == pytest.approx(total, rel=1e-5)
+    assert float(figures.unlabeled_loss) == pytest.approx(4 * other, rel=1e-5)
+    assert float(figures.pseudo_label_used) == sure.sum()
+
+
+def test_no_gradient_through_the_weak_view() -> None:
+    """The gradient is that of the strong views with fixed targets."""
+    step, batch = make_step(0.0), make_batch()
+    model = step.local.model
+    seeds = tf.unstack(tf.random.experimental.stateless_split(batch.seed, 3))
+    targets = model(augment.weak_crop(batch.unlabeled_x, seeds[1])).numpy().argmax(1)
+    with tf.GradientTape() as tape:
+        loss, _ = step.loss(_no_message(), batch)
+    found = tape.gradient(loss, model.trainable_variables)
+    with tf.GradientTape() as tape:
+        labeled = model(augment.weak_crop(batch.labeled_x, seeds[0]))
+        strong = model(augment.strong_fedrgd(batch.unlabeled_x, seeds[2]))
+        terms = tf.nn.sparse_softmax_cross_entropy_with_logits
+        plain = tf.reduce_mean(terms(batch.labeled_y, labeled))
+        plain += 0.7 * tf.reduce_mean(terms(targets, strong))
+    for a, b in zip(found, tape.gradient(plain, model.trainable_variables)):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def _no_message() -> Message:
+    return Message(
+        model_weights=(),
+        optimizer_state=(),
+        learning_rate=np.float32(0),
+        progress=np.float32(0),
+    )

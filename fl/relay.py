@@ -1,0 +1,77 @@
+"""Carries bytes between those who connect here and a port on the loopback device."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+LOOPBACK = "127.0.0.1"
+BUFFER_BYTES = 2**20
+PAUSE_SECONDS = 0.1
+
+
+def serve(listener: socket.socket, port: int) -> None:
+    """Joins everyone who connects with the port, until the listener is closed.
+
+    Args:
+        listener: a listening socket; it may belong to another network namespace.
+        port: where to, in the network namespace of this process.
+    """
+    while listener.fileno() >= 0:
+        try:
+            near, _ = listener.accept()
+        except OSError:  # They left again, or too many files are open.
+            time.sleep(PAUSE_SECONDS)
+            continue
+        threading.Thread(target=_join, args=(near, port), daemon=True).start()
+
+
+def answers(port: int) -> bool:
+    """Whether something listens at the port of the loopback device."""
+    try:
+        socket.create_connection((LOOPBACK, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _join(near: socket.socket, port: int) -> None:
+    with near:
+        try:
+            far = socket.create_connection((LOOPBACK, port))
+        except OSError:
+            return
+        with far:
+            for end in (near, far):
+                _send_at_once(end)
+            back = threading.Thread(target=_copy, args=(far, near), daemon=True)
+            back.start()
+            _copy(near, far)
+            back.join()
+
+
+def _send_at_once(end: socket.socket) -> None:
+    """Small messages must not wait for more to come."""
+    if end.family != socket.AF_UNIX:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copies until the source ends, then tells the target so."""
+    buffer = memoryview(bytearray(BUFFER_BYTES))
+    try:
+        while True:
+            count = source.recv_into(buffer)
+            if not count:
+                break
+            target.sendall(buffer[:count])
+    except OSError:
+        _shut(source, socket.SHUT_RD)
+    _shut(target, socket.SHUT_WR)
+
+
+def _shut(end: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(how)

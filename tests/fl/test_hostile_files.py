@@ -1,0 +1,157 @@
+"""Checkpoints that somebody tampered with: a clear error or the one before, never more.
+
+What is merely damaged is in `test_checkpoints.py`; data files in `test_sources.py`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+from fl import checkpoints
+from fl.checkpoints import CheckpointError
+from fl.run_folder import RunFiles
+from flags.errors import UsageError
+
+NAME = "round_000001.npz"
+Run = Callable[..., RunFiles]
+
+
+class Trap:
+    """Makes a file when unpickled."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
+def header(shape: tuple[int, ...], descr: str = "<f4") -> bytes:
+    """The beginning of a .npy file that announces such an array."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue()
+
+
+def write(path: Path, members: Any, method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
+    """As an array of objects, and as a plain pickle in place of an array."""
+    trap = tmp_path / "sprung"
+    file = io.BytesIO()
+    np.save(file, np.array([Trap(trap)], dtype=object), allow_pickle=True)
+    for content in (file.getvalue(), pickle.dumps(Trap(trap))):
+        path = write(tmp_path / NAME, {"weights.npy": content})
+        with pytest.raises(CheckpointError, match="damaged"):
+            checkpoints.load(path)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header((2**40,)),
+        header((2**31, 2**31, 2**31)),
+        header((2**62,)),
+        header((-1,)),
+        header((4,)) + b"\0" * 8,
+        header((4,), "|O") + b"\0" * 32,
+        header((4,))[:20],
+        b"\x93NUMPY\x09\x00" + struct.pack("<H", 4) + b"{}  ",
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", 65535) + b"(" * 65535,
+    ],
+    ids=range(9),
+)
+def test_an_array_that_lies_about_itself_is_damage(
+    content: bytes, tmp_path: Path
+) -> None:
+    """Sizes beyond any memory, fewer bytes than announced, headers that are none."""
+    path = write(tmp_path / NAME, {"weights.npy": content})
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoints.load(path)
+
+
+def test_a_zip_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
+    content = header((2**28,)) + bytes(2**20)
+    path = write(tmp_path / NAME, {"weights.npy": content}, zipfile.ZIP_DEFLATED)
+    with pytest.raises(CheckpointError, match="compressed"):
+        checkpoints.load(path)
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(CheckpointError, match=NAME):
+        checkpoints.load(tmp_path / NAME)
+
+
+def tampered(run: RunFiles, round_num: int, **changes: Any) -> Path:
+    path = checkpoints.path_of(run.checkpoints, round_num)
+    arrays = dict(checkpoints.load(path).arrays)
+    for name, array in changes.items():
+        arrays[name.replace("__", "/")] = array
+    return checkpoints.save(run.checkpoints, round_num, arrays)
+
+
+def test_a_checkpoint_of_other_shapes_is_a_clear_error(run_small: Run) -> None:
+    run = run_small("shapes")
+    tampered(run, 3, model_weights__000=np.zeros([3, 3, 1, 5], np.float32))
+    with pytest.raises(
+        UsageError, match=r"--resume: .*round_000003.*model_weights/000 is float32"
+    ):
+        run_small("shapes", resume=True)
+
+
+def test_a_checkpoint_under_another_name_is_no_later_round(run_small: Run) -> None:
+    run = run_small("name")
+    source, target = (checkpoints.path_of(run.checkpoints, r) for r in (2, 3))
+    target.write_bytes(source.read_bytes())
+    with pytest.raises(UsageError, match=r"--resume: .*3\.npz is of round 2"):
+        run_small("name", resume=True)
+
+
+@pytest.mark.parametrize("which", ["metrics_file", "clients_file"])
+def test_rows_that_are_missing_are_not_made_up(run_small: Run, which: str) -> None:
+    """The line of the second round is gone."""
+    run = run_small("rows")
+    path = getattr(run, which)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(x for x in lines if not x.startswith("2,")))
+    with pytest.raises(UsageError, match=f"--resume: .*{path.name} lacks rows"):
+        run_small("rows", resume=True)
+
+
+def test_what_a_client_kept_is_checked_too(run_small: Run) -> None:
+    flags = {"method": "fedavg", "num_unlabel": 0, "optimizer_state": "client"}
+    run = run_small("kept", num_round=2, **flags)
+    for path in run.client_states.rglob("round_*.npz"):
+        number = int(path.stem.rpartition("_")[2])
+        arrays = checkpoints.load(path).arrays
+        wrong = {name: array.astype(np.float64) for name, array in arrays.items()}
+        checkpoints.save(path.parent, number, wrong)
+    with pytest.raises(UsageError, match=r"--resume: optimizer_state/000 is float64"):
+        run_small("kept", num_round=4, resume=True, **flags)
+
+
+def test_a_configuration_that_is_no_object_is_a_clear_error(run_small: Run) -> None:
+    run = run_small("config", num_round=1)
+    for content in ([], {"config": 3}, {"config": {"seed": [5]}}):
+        run.config_file.write_text(json.dumps(content))
+        with pytest.raises(UsageError):
+            run_small("config", resume=True, num_round=1)
