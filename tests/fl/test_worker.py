@@ -127,12 +127,12 @@ def test_a_worker_answers_at_its_socket_and_takes_it_away(
     open_folder: Path, number: int, code: int
 ) -> None:
     path = open_folder / "door"
-    running = Program(f"--socket={path}")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert answers(f"unix:{path}")
-    running.end(number)
+    with program(f"--socket={path}") as running:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert answers(f"unix:{path}")
+        running.process.send_signal(number)
+        assert running.process.wait(WAIT_SECONDS) == code
     assert not path.exists()
-    assert running.process.returncode == code
 
 
 def test_a_stale_socket_is_replaced_and_a_live_one_is_not(open_folder: Path) -> None:
