@@ -1,0 +1,239 @@
+"""How the cost of a round grows with clients, helpers and classes.
+
+    python -m benchmarks.scaling [--repeats=3] [--out_dir=runs] [flags of main.py]
+
+Runs rounds of ProtoFSSL (ResNet8, 32x32 images of noise: speed does not depend on what
+they show), all in turn, and tells seconds per client and episode
+
+* with m = 5, 10, 20, 30 active clients, which should be constant within 10 %;
+* with H = 1, 5, 10, 30 helpers, within 5 %;
+* with K = 10 and 100 classes, also per image, as an episode then has more of them.
+
+Writes <out_dir>/scaling.csv and scaling.png.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+import attr
+import numpy as np
+from absl import logging
+
+from benchmarks import timing
+from fl import environment, files, wiring
+from fl.progress import write_line
+from fl.types import Prototypes
+from flags.errors import UsageError
+from flags.parse import HelpWanted, parse
+
+COMMON = (
+    "--num_client=30",
+    "--local_episode=1",
+    "--q_unlabel=20",
+    "--num_unlabel=20",
+    "--num_label=3",
+    "--optimizer_state=fresh",
+    "--helper_policy=newest",
+)
+CLIENTS = (5, 10, 20, 30)
+HELPERS = (1, 5, 10, 30)
+CLASSES = (10, 100)
+FEW_CLIENTS = 5
+IMAGES_A_CLASS = {10: 200, 100: 200}
+
+
+@attr.frozen
+class Point:
+    """One measured setting.
+
+    Attributes:
+        series: what varies: m, H or K.
+        value: its value.
+        run: a round of it.
+        clients: that train in it.
+        images: of an episode.
+    """
+
+    series: str
+    value: int
+    run: Callable[[], Any]
+    clients: int
+    images: int
+
+    @property
+    def name(self) -> str:
+        """Such as `m = 5`."""
+        return f"{self.series} = {self.value}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the program; returns its exit code."""
+    environment.set_up_logging()
+    try:
+        options, words = timing.split_numbers(argv, {"repeats": 3})
+        config = parse([*COMMON, "--dataset=cifar10", *words]).config
+        environment.prepare_tensorflow(config.threads)
+        rows = _measure(options["repeats"], words)
+        folder = Path(config.out_dir)
+        _write(rows, folder)
+        for line in table_lines(rows):
+            write_line(line)
+        write_line(f"table and picture: {folder}/scaling.csv, scaling.png")
+    except HelpWanted as wanted:
+        write_line(str(wanted))
+    except UsageError as error:
+        sys.stderr.write(f"benchmarks.scaling: error: {error}\n")
+        return 2
+    return 0
+
+
+def _measure(repeats: int, words: Sequence[str]) -> List[Dict[str, Any]]:
+    from fl.workers import LocalWorker
+
+    from fl.runtime import Runtime
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Runtime([LocalWorker(Path(folder) / "worker.log")]),
+    ):
+        write_noise(Path(folder))
+        common = [*COMMON, f"--data_dir={folder}", *words]
+        points = [_clients_point(common, m) for m in CLIENTS]
+        points += [_helpers_point(common, h) for h in HELPERS]
+        points += [_classes_point(common, k) for k in CLASSES]
+        seconds = timing.medians(
+            timing.interleaved({p.name: p.run for p in points}, repeats)
+        )
+    return [row_of(point, seconds[point.name]) for point in points]
+
+
+def write_noise(folder: Path) -> None:
+    """Data sets of 10 and of 100 classes, with the names of real ones."""
+    rng = np.random.RandomState(0)
+    for classes, name in zip(CLASSES, ("cifar10", "cifar100")):
+        count = classes * IMAGES_A_CLASS[classes]
+        images = rng.randint(0, 256, [count, 32, 32, 3]).astype(np.uint8)
+        labels = np.tile(np.arange(classes, dtype=np.uint8), IMAGES_A_CLASS[classes])
+        held_out = slice(0, 20 * classes)
+        np.savez(
+            folder / f"{name}.npz",
+            x_train=images,
+            y_train=labels,
+            x_test=images[held_out],
+            y_test=labels[held_out],
+        )
+
+
+def _clients_point(common: Sequence[str], active: int) -> Point:
+    flags = ["--dataset=cifar10", f"--num_active_client={active}", "--helper_cnt=5"]
+    return _point("m", active, [*common, *flags], helpers=5)
+
+
+def _helpers_point(common: Sequence[str], helpers: int) -> Point:
+    rounds = -(-helpers // FEW_CLIENTS)
+    flags = [
+        "--dataset=cifar10",
+        f"--num_active_client={FEW_CLIENTS}",
+        f"--helper_cnt={helpers}",
+        f"--keep_proto_rounds={rounds}",
+    ]
+    return _point("H", helpers, [*common, *flags], helpers=helpers)
+
+
+def _classes_point(common: Sequence[str], classes: int) -> Point:
+    name = {10: "cifar10", 100: "cifar100"}[classes]
+    flags = [
+        f"--dataset={name}",
+        f"--num_active_client={FEW_CLIENTS}",
+        "--helper_cnt=5",
+        "--num_unlabel=100",
+    ]
+    return _point("K", classes, [*common, *flags], helpers=5)
+
+
+def _point(series: str, value: int, words: Sequence[str], helpers: int) -> Point:
+    logging.info("making %s = %d", series, value)
+    config = parse(words).config
+    method: Any = wiring.make_method(config, wiring.load_data(config))
+    classes, size = method.setup.data.num_classes, method.model.output_shape[-1]
+    bank = Prototypes(
+        values=np.random.RandomState(0).rand(helpers, classes, size).astype(np.float32),
+        present=np.ones([helpers, classes], bool),
+    )
+    state = attr.evolve(method.initial_state(), round_num=1, bank=bank)
+    return Point(
+        series=series,
+        value=value,
+        run=functools.partial(method.run_round, state),
+        clients=config.num_active_client,
+        images=classes * (config.s_label + config.q_label) + config.q_unlabel,
+    )
+
+
+def row_of(point: Point, seconds: float) -> Dict[str, Any]:
+    """A line of the table: seconds of the round, per client, and ms per image."""
+    each = seconds / point.clients
+    return {
+        "varies": point.series,
+        "value": point.value,
+        "seconds": seconds,
+        "seconds_a_client": each,
+        "ms_an_image": 1000 * each / point.images,
+    }
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> List[str]:
+    """The rows, each with its ratio to the first of its series."""
+    lines = [f"{'':8} {'s/client':>9} {'ratio':>6} {'ms/image':>9} {'ratio':>6}"]
+    for row in rows:
+        first = next(r for r in rows if r["varies"] == row["varies"])
+        ratios = [row[k] / first[k] for k in ("seconds_a_client", "ms_an_image")]
+        lines.append(
+            f"{row['varies']} = {row['value']:<4d} {row['seconds_a_client']:9.3f} "
+            f"{ratios[0]:6.2f} {row['ms_an_image']:9.2f} {ratios[1]:6.2f}"
+        )
+    return lines
+
+
+def _write(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    files.write_text(folder / "scaling.csv", text.getvalue())
+    draw(rows, folder / "scaling.png")
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """A panel for each quantity that varies."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    labels = {"m": "active clients m", "H": "helpers H", "K": "classes K"}
+    figure, axes = plt.subplots(1, len(labels), figsize=(10, 3.2))
+    for axis, (series, label) in zip(axes, labels.items()):
+        own = [row for row in rows if row["varies"] == series]
+        column = "ms_an_image" if series == "K" else "seconds_a_client"
+        axis.plot([r["value"] for r in own], [r[column] for r in own], marker="o")
+        axis.set_xlabel(label)
+        axis.set_ylabel("ms per image" if series == "K" else "seconds per client")
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    with files.atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150, format="png")
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
