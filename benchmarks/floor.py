@@ -78,7 +78,7 @@ def convolutions(shapes: Sequence[ConvShape], batch: int) -> Callable[[], None]:
         # One value of each, so that nothing is left out and nothing is copied.
         return [tf.reshape(value, [-1])[0] for value in made]
 
-    return lambda: [value.numpy() for value in run(data)] and None
+    return lambda: _finish(run(data))
 
 
 def matrix_product() -> Tuple[Callable[[], None], float]:
@@ -89,7 +89,12 @@ def matrix_product() -> Tuple[Callable[[], None], float]:
     def run(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
         return tf.linalg.matmul(a, b)[0, 0]
 
-    return lambda: run(left, right).numpy() and None, 2.0 * MATRIX_SIDE**3
+    return lambda: _finish([run(left, right)]), 2.0 * MATRIX_SIDE**3
+
+
+def _finish(values: Sequence[tf.Tensor]) -> None:
+    for value in values:  # Reading a value waits for it.
+        value.numpy()
 
 
 def _random_values(shape: ConvShape, batch: int) -> Tuple[tf.Tensor, ...]:
