@@ -33,9 +33,10 @@ def test_type_of_the_round(make_small: Make) -> None:
     assert message.member.learning_rate.compact_representation() == "float32"
     assert clients.member.labeled_x.compact_representation() == "uint8[?,8,8,1]"
     assert clients.member.query.compact_representation() == "int32[?,?]"
-    mean, own = signature.result
+    mean, slots, _ = signature.result
     assert len(mean.member.model_weights) == len(method.setup.initial_weights)
-    assert own.member.prototypes.values.compact_representation() == "float32[3,10,36]"
+    prototypes = slots.member.own.prototypes
+    assert prototypes.values.compact_representation() == "float32[3,10,36]"
 
 
 @pytest.mark.parametrize("treatment", ["sequential", "fresh", "averaged"])
