@@ -75,13 +75,15 @@ def read_export(path: Path) -> Dict[str, np.ndarray]:
     Raises:
         UsageError: if there is none or it is damaged.
     """
-    if not path.exists():
+    if not path.is_file():
         raise UsageError(f"{path}: not found; the run is not finished, or is no run")
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path}: damaged ({error}); run it again") from None
+    # A hostile or damaged file can make zip, zlib and the npy parser raise anything.
+    except Exception as error:
+        what = " ".join(str(error).split())
+        raise UsageError(f"{path}: damaged ({what}); run it again") from None
 
 
 def _confusion(

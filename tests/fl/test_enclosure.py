@@ -6,34 +6,46 @@ import ctypes
 import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
 from fl import enclosure
 
 NOBODY = 65534
-FAILED = 255
 PR_SET_DUMPABLE = 4
 
 
-def in_child(action: Callable[[], bool], user: int) -> bool:
-    """Whether an action says yes in a child that belongs to that user."""
-    child = os.fork()
-    if child == 0:
-        result = FAILED
-        try:
-            if user != os.geteuid():
-                os.setgroups([])
-                os.setresgid(user, user, user)
-                os.setresuid(user, user, user)
-                # As if started by that user: one who was root before is not trusted.
-                ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)
-            result = 0 if action() else 1
-        finally:
-            os._exit(result)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def in_child(question: str, user: int) -> bool:
+    """Whether a function here says yes in a process that belongs to that user.
+
+    A new process: this one may have threads, and a fork of those is not to be trusted.
+    """
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    code = (
+        f"import sys; sys.path[:0] = {folders!r}; import test_enclosure as here; "
+        f"here.become({user}); sys.exit(0 if here.{question}() else 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60)
+    assert done.returncode in (0, 1)
+    return done.returncode == 0
+
+
+def become(user: int) -> None:
+    """Turns this process into one of that user."""
+    if user != os.geteuid():
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        # As if started by that user: one who was root before is not trusted.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)
+
+
+def is_possible() -> bool:
+    """See `enclosure`."""
+    return enclosure.is_possible()
 
 
 def is_enclosed() -> bool:
@@ -55,20 +67,24 @@ def users() -> list[int]:
 
 @pytest.mark.parametrize("user", users())
 def test_nothing_but_the_loopback_device_is_inside(user: int) -> None:
-    if not in_child(enclosure.is_possible, user):
+    if not in_child("is_possible", user):
         pytest.skip("this system allows no network namespace to this user")
-    assert in_child(is_enclosed, user)
+    assert in_child("is_enclosed", user)
+
+
+def asking_changes_nothing() -> bool:
+    """Where this process is, before and after the question."""
+    before = os.readlink("/proc/self/ns/net")
+    enclosure.is_possible()
+    return os.readlink("/proc/self/ns/net") == before
 
 
 def test_asking_whether_it_is_possible_changes_nothing() -> None:
-    before = os.readlink("/proc/self/ns/net")
-    enclosure.is_possible()
-    assert os.readlink("/proc/self/ns/net") == before
+    assert in_child("asking_changes_nothing", os.geteuid())
 
 
-def test_a_socket_opened_before_stays_outside() -> None:
-    if not enclosure.is_possible():
-        pytest.skip("this system allows no network namespace")
+def socket_stays_outside() -> bool:
+    """A child with a socket from before is reached from outside."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10)
         child = os.fork()
@@ -80,12 +96,23 @@ def test_a_socket_opened_before_stays_outside() -> None:
             finally:
                 os._exit(1)
         socket.create_connection(server.getsockname(), timeout=10).close()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_one_whose_parent_is_gone_ends() -> None:
+def test_a_socket_opened_before_stays_outside() -> None:
+    if not in_child("is_possible", os.geteuid()):
+        pytest.skip("this system allows no network namespace")
+    assert in_child("socket_stays_outside", os.geteuid())
+
+
+def orphan_ends() -> bool:
+    """A child that is told of a parent that it does not have ends at once."""
     child = os.fork()
     if child == 0:
         enclosure.end_with(1 if os.getppid() != 1 else 2)
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_one_whose_parent_is_gone_ends() -> None:
+    assert in_child("orphan_ends", os.geteuid())

@@ -17,6 +17,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from experiments import evaluate
 from fl import checkpoints
 from fl.checkpoints import CheckpointError
 from fl.run_folder import RunFiles
@@ -155,3 +156,18 @@ def test_a_configuration_that_is_no_object_is_a_clear_error(run_small: Run) -> N
         run.config_file.write_text(json.dumps(content))
         with pytest.raises(UsageError):
             run_small("config", resume=True, num_round=1)
+
+
+def test_a_tampered_export_is_a_clear_error(tmp_path: Path) -> None:
+    """A pickle, an array that lies, and bytes that are no zip; none is run."""
+    path, trap = tmp_path / "model.npz", tmp_path / "sprung"
+    file = io.BytesIO()
+    np.save(file, np.array([Trap(trap)], dtype=object), allow_pickle=True)
+    for content in (file.getvalue(), header((2**40,)), header((4,))[:20]):
+        write(path, {"weights/000.npy": content})
+        with pytest.raises(UsageError, match="model.npz: damaged"):
+            evaluate.read_export(path)
+    path.write_bytes(pickle.dumps(Trap(trap)))
+    with pytest.raises(UsageError, match="model.npz: damaged"):
+        evaluate.read_export(path)
+    assert not trap.exists()
