@@ -27,7 +27,7 @@ def network(
 
 def one_step(step: specs.Step, norm: str, shape: Tuple[int, ...]) -> tf.keras.Model:
     """A model of a single step with the pools of 32x32 images."""
-    setting = builder._Setting(norm, (2, 2, 2, 4))
+    setting = builder._Setting(norm, (2, 2, 2, 4), use_bias=True)
     inputs = tf.keras.Input(shape)
     return tf.keras.Model(inputs, builder._apply_step(inputs, step, setting, "step"))
 
@@ -436,3 +436,13 @@ def test_every_convolution_has_the_chosen_norm(
     assert {layer.momentum for layer in found} == {momentum}
     assert {layer.epsilon for layer in found} == {1e-3}
     assert all(layer.fused for layer in found)
+
+
+@pytest.mark.parametrize("name", ["res9", "res18", "res9_256d", "wres28x2"])
+def test_without_biases_kernels_are_all_there_is(name: str) -> None:
+    """FedMatch's networks: as many kernels as before, and nothing else."""
+    plain = builder.build_model(name, (32, 32, 3), num_classes=10)
+    bare = builder.build_model(name, (32, 32, 3), num_classes=10, use_bias=False)
+    kernels = [w.shape for w in plain.weights if w.name.endswith("kernel:0")]
+    assert [w.shape for w in bare.weights] == kernels
+    assert len(plain.weights) == 2 * len(kernels)
