@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
@@ -12,6 +13,9 @@ import pytest
 from fl import environment
 
 environment.prepare_tensorflow()
+# A shell starts what runs in its background with SIGINT ignored, and programs that the
+# tests start would inherit that; a handler does not pass on to them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

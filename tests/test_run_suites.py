@@ -306,9 +306,18 @@ def test_a_run_that_is_killed_says_so(tmp_path: Path) -> None:
 def test_results_that_cannot_be_written_fail_each_run(
     tmp_path: Path, untimed: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "results").write_text("a file")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "tiny").write_text("a file")
     assert run_suite(tmp_path, suite({"first": TINY})) == 1
     assert "--out_dir: " in capsys.readouterr().out
+
+
+def test_a_file_in_place_of_the_results_is_refused_at_once(
+    tmp_path: Path, untimed: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").write_text("a file")
+    assert run_suite(tmp_path, suite({"first": TINY})) == 2
+    assert "--out_dir: found a file" in capsys.readouterr().err
 
 
 # Which cells.
