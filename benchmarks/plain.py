@@ -1,13 +1,14 @@
 """ProtoFSSL's local training as a plain eager Keras loop.
 
 The same maths as `fl.client`, under the release's switches, written the obvious way:
-Keras layers called eagerly under a tape, Keras's own RMSprop and losses. It is what our
-client update is measured against, and, in a test, what it is held against.
+Keras layers called eagerly under a tape in the order in which the paper names them,
+Keras's own RMSprop and losses. It is what our client update is measured against, and,
+in a test, what it is held against.
 """
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +17,48 @@ from fl.types import ClientData, Prototypes
 
 TEMPERATURE = 0.5
 UNLABELED_WEIGHT = 0.3
+
+# Of ResNet8: the width of a convolution and the pool behind it, or of a residual pair
+# of them and the pool behind their sum.
+RESNET8 = (
+    ("conv", 64, None),
+    ("conv", 128, 1),
+    ("pair", 128, None),
+    ("conv", 256, 2),
+    ("conv", 512, 3),
+    ("pair", 512, 4),
+)
+
+
+def resnet8(
+    image_shape: Tuple[int, int, int], pools: Sequence[int], norm: str
+) -> tf.keras.Model:
+    """ResNet8 as the paper has it: convolution, norm, ReLU and then the pool.
+
+    Args:
+        image_shape: height, width and channels.
+        pools: the sizes of the four pools.
+        norm: `none`, `bn` or `gn`.
+    """
+    layers = tf.keras.layers
+    norms = {"bn": layers.BatchNormalization, "gn": layers.GroupNormalization}
+
+    def conv(x: tf.Tensor, width: int) -> tf.Tensor:
+        x = layers.Conv2D(width, 3, padding="same")(x)
+        if norm != "none":
+            x = norms[norm](epsilon=1e-3)(x)
+        return layers.ReLU()(x)
+
+    image = tf.keras.Input(image_shape)
+    x = image
+    for kind, width, pool in RESNET8:
+        if kind == "pair":
+            x = layers.Add()([x, conv(conv(x, width), width)])
+        else:
+            x = conv(x, width)
+        if pool is not None:
+            x = layers.MaxPool2D(pools[pool - 1])(x)
+    return tf.keras.Model(image, layers.Flatten()(x))
 
 
 class PlainClient:

@@ -82,7 +82,8 @@ def _measure(repeats: int, episodes: int, words: Sequence[str]) -> None:
 def _tasks(words: Sequence[str]) -> Tuple[Dict[str, Measured], Tuple[float, float]]:
     """What is measured, and the FLOPs of the floor and of the matrix product."""
     from benchmarks import floor
-    from benchmarks.plain import PlainClient
+    from benchmarks.plain import PlainClient, resnet8
+    from models.specs import pool_sizes
 
     tasks = {}
     for name, treatment in (("ours", "fresh"), ("sequential", "sequential")):
@@ -92,7 +93,10 @@ def _tasks(words: Sequence[str]) -> Tuple[Dict[str, Measured], Tuple[float, floa
         episodes = config.local_episode * config.num_active_client
         tasks[name] = Measured(functools.partial(method.run_round, state), episodes)
     helpers, clients = method.with_helpers(state).helpers, method.clients(state)[1]
-    plain = PlainClient(method.setup.model_fn(), config.opt_lr)
+    shape = method.setup.data.images.shape[1:]
+    network = resnet8(shape, pool_sizes(config.model, shape), config.bn_type)
+    network.set_weights(list(state.model_weights))
+    plain = PlainClient(network, config.opt_lr)
     tasks["eager"] = Measured(
         functools.partial(plain.train, clients[0], helpers),
         config.local_episode,

@@ -7,12 +7,10 @@ to itself in the same way.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +21,7 @@ import attr
 from experiments import suites
 from experiments.budgets import Budget
 from experiments.suites import Cell
-from fl import files, records
+from fl import files, libc, records
 from fl.records import RecordError, RoundRecord
 from fl.run_folder import RunFiles, depends_on_num_round, read_config
 from flags.config import ExperimentConfig, declarations
@@ -33,8 +31,6 @@ from flags.parse import parse
 MAIN = Path(__file__).parents[1] / "main.py"
 POLL_SECONDS = 1.0
 ENDING_SECONDS = 20.0
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 # Where a run's files lie is no part of what it is.
 _PLACES = ("exp_name", "data_dir")
 
@@ -232,6 +228,7 @@ def run(job: Job, tell: Callable[[], None]) -> Optional[str]:
     if state(job).kind == PARTIAL:
         words.append("--resume")
     prepare(job)
+    parent = os.getpid()
     with open(job.log_file, "ab") as log:
         process = subprocess.Popen(
             words,
@@ -240,7 +237,7 @@ def run(job: Job, tell: Callable[[], None]) -> Optional[str]:
             stderr=subprocess.STDOUT,
             # Ctrl-C is for the suite, which then ends the run.
             start_new_session=True,
-            preexec_fn=_tie_to_parent(),
+            preexec_fn=lambda: libc.end_with(parent),
         )
         try:
             code = _wait(process, tell)
@@ -275,18 +272,6 @@ def _wait(process: subprocess.Popen[bytes], tell: Callable[[], None]) -> int:
             return process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
             tell()
-
-
-def _tie_to_parent() -> Callable[[], None]:
-    """What a new process does first, so that it dies with this one."""
-    parent = os.getpid()
-
-    def tie() -> None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # It died before the tie was made.
-            os._exit(1)
-
-    return tie
 
 
 def _failure(code: int, log_file: Path) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import signal
 import socket
 import struct
 
@@ -20,7 +19,6 @@ LOOPBACK = b"lo"
 # From the kernel's headers.
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
-_PR_SET_PDEATHSIG = 1
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -54,16 +52,6 @@ def enter() -> None:
     except PermissionError:
         _enter_as_user()
     _raise_loopback()
-
-
-def end_with(parent: int) -> None:
-    """Has the kernel end this process when its parent's thread that made it ends.
-
-    To be called after `enter`, which may undo it.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before the tie was made.
-        os._exit(1)
 
 
 def _enter_as_user() -> None:

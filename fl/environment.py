@@ -8,6 +8,8 @@ import os
 from absl import flags as absl_flags
 from absl import logging
 
+from fl import libc
+
 
 class _LineFormatter(standard_logging.Formatter):
     """The message alone; a warning or worse says what it is."""
@@ -30,7 +32,7 @@ def set_up_logging() -> None:
 
 
 def prepare_tensorflow(threads: int = 0) -> None:
-    """Sets what TensorFlow reads when it is imported; a user's own settings stay.
+    """Sets what must be set before TensorFlow is imported; a user's settings stay.
 
     TensorFlow leaves oneDNN off on processors without AVX-512, where its gradients of
     convolutions are still up to eight times as fast.
@@ -38,6 +40,7 @@ def prepare_tensorflow(threads: int = 0) -> None:
     Args:
         threads: threads for one operation; 0 leaves the choice to TensorFlow.
     """
+    libc.keep_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     if threads > 0:

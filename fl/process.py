@@ -5,8 +5,8 @@
 A method gives a client update in plain TensorFlow; this module turns it into
 
 * `ParallelRound`: all clients at once, and the weighted mean of what they return;
-* `SequentialRound`: one client after another, where each must wait for the one before,
-  with the weighted sums carried along; the mean is taken at the end.
+* `SequentialRound`: one client after another, where each must wait for the one before;
+  the server adds up the weighted sums and takes the mean at the end.
 
 A client that drops out, or that returns values that are not finite, does not count: it
 adds nothing to the sums, hands on what it was handed, and the server is told.
@@ -19,7 +19,7 @@ sum of these arrays is the list. Weighted sums and slots go through a single
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import attr
 import numpy as np
@@ -140,8 +140,9 @@ class ParallelRound:
 class SequentialRound:
     """One client after another, each waiting for something of the one before.
 
-    Still one federated computation: it has an argument at CLIENTS for each turn, with
-    the one client of that turn, so that what is handed on never leaves the worker.
+    Each turn is a federated computation with one client. A single computation of all
+    turns would keep what is handed on inside the worker, but the worker would compile
+    every turn apart and hold the memory of all of them.
     """
 
     def __init__(
@@ -149,7 +150,6 @@ class SequentialRound:
         make_update: MakeUpdate,
         message_spec: Any,
         client_spec: Any,
-        num_clients: int,
         hand_on: Callable[[Any, Any], Any],
     ):
         """Binds a method's client update to TFF.
@@ -158,53 +158,43 @@ class SequentialRound:
             make_update: see `ParallelRound`.
             message_spec: see there.
             client_spec: see there.
-            num_clients: see there.
-            hand_on: (message, what the client returned) -> the message for the next
-                client; a TensorFlow function.
+            hand_on: (message, what the client handed on) -> the message for the next.
         """
+        self._hand_on = hand_on
         message_type, clients_type = _placed_types(message_spec, client_spec)
         train = _client_computation(
-            make_update, message_type.member, clients_type.member, num_clients, False
-        )
-        returned_type = train.type_signature.result
-        summed_type = [returned_type.totals, returned_type.slots]
-        add = tff.tensorflow.computation(
-            lambda a, b: tf.nest.map_structure(tf.add, a, b), [summed_type, summed_type]
-        )
-        divide = tff.tensorflow.computation(_weighted_mean, returned_type.totals)
-        next_message = tff.tensorflow.computation(
-            hand_on, [message_type.member, returned_type.handed_on]
+            make_update, message_type.member, clients_type.member, 1, False
         )
 
-        @tff.federated_computation(message_type, [clients_type] * num_clients)
-        def run_turns(message, turns):  # type: ignore[no-untyped-def]
-            sums, kept = None, []
-            for turn in range(num_clients):
-                returned = tff.federated_sum(
-                    tff.federated_map(
-                        train, (tff.federated_broadcast(message), turns[turn])
-                    )
-                )
-                message = tff.federated_map(next_message, (message, returned.handed_on))
-                kept.append(returned.kept)
-                part = tff.federated_zip((returned.totals, returned.slots))
-                sums = tff.federated_map(add, (sums, part)) if turn else part
-            mean = tff.federated_map(divide, sums[0])
-            return mean, sums[1], returned.handed_on, kept
+        @tff.federated_computation(message_type, clients_type)
+        def run_turn(message, clients):  # type: ignore[no-untyped-def]
+            return tff.federated_sum(
+                tff.federated_map(train, (tff.federated_broadcast(message), clients))
+            )
 
-        self.computation = run_turns
+        self.computation = run_turn
 
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
         """Runs the turns in TFF's runtime, in the order given."""
-        turns = [[client] for client in clients]
-        mean, slots, last, kept = self.computation(message, turns)
+        rows: List[Any] = []
+        kept: List[Any] = []
+        handed, totals = message, Totals(0.0, 0.0)
+        for client in clients:
+            turn = self.computation(handed, [client])
+            totals = _sum(totals, turn.totals) if rows else turn.totals
+            handed = self._hand_on(handed, turn.handed_on)
+            rows.append(turn.slots)
+            kept.append(turn.kept)
+        slots = tf.nest.map_structure(lambda *x: np.concatenate(x), *rows)
+        with np.errstate(invalid="ignore"):  # Nobody may count.
+            mean = _weighted_mean(totals)
         return Exchange(
             mean=mean,
             own=slots.own,
-            handed_on=last,
+            handed_on=turn.handed_on,
             kept=kept,
             bytes_down=len(clients) * num_bytes(message),
-            bytes_up=_bytes_up(clients, (mean, last), slots.own),
+            bytes_up=_bytes_up(clients, (mean, turn.handed_on), slots.own),
             used=slots.used.astype(bool),
         )
 
@@ -327,6 +317,10 @@ def _handed_on(used: tf.Tensor, output: ClientOutput) -> Any:
     return tf.nest.map_structure(
         lambda new, old: tf.where(used, new, old), output.handed_on, output.received
     )
+
+
+def _sum(first: Any, second: Any) -> Any:
+    return tf.nest.map_structure(np.add, first, second)
 
 
 def _row(structure: Any, slot: int) -> Any:

@@ -77,7 +77,10 @@ def make_workers(config: ExperimentConfig, log_path: Path) -> List[Worker]:
 
     wanted = parse_workers(config.workers)
     if wanted.local:
-        return [LocalWorker(log_path) for _ in range(wanted.local)]
+        return [
+            LocalWorker(log_path, config.concurrent_clients)
+            for _ in range(wanted.local)
+        ]
     if wanted.across_network and not config.worker_ca:
         logging.warning(
             "--workers: weights and images pass unprotected to %s, and whoever "

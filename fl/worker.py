@@ -21,10 +21,12 @@ import time
 from pathlib import Path
 from typing import Optional, Sequence
 
-from fl import enclosure, relay
+from fl import enclosure, libc, relay
 
 # Nothing else is in the worker's own network, so any port will do there.
 ENCLOSED_PORT = 8000
+# One client alone leaves a core idle now and then; a few fill them.
+CONCURRENT_CLIENTS = 4
 POLL_SECONDS = 0.02
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
@@ -86,6 +88,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         default=0,
         help="threads for an operation; 0 leaves the choice to TensorFlow",
     )
+    parser.add_argument(
+        "--concurrent_clients",
+        type=int,
+        default=0,
+        help="how many clients train at the same time, each with memory of its own; "
+        f"0 means {CONCURRENT_CLIENTS}",
+    )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--binary", default="", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -139,9 +148,9 @@ def _run(options: argparse.Namespace, listener: socket.socket) -> int:
     if closed:
         enclosure.enter()
     if options.parent:
-        enclosure.end_with(options.parent)
+        libc.end_with(options.parent)
     port = ENCLOSED_PORT if closed else _free_port()
-    worker = _start(Path(options.binary or worker_binary()), port)
+    worker = _start(options, port)
     try:
         code = _wait_until_up(worker, port)
         if code is not None:
@@ -153,14 +162,18 @@ def _run(options: argparse.Namespace, listener: socket.socket) -> int:
         worker.kill()
 
 
-def _start(binary: Path, port: int) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
+def _start(options: argparse.Namespace, port: int) -> subprocess.Popen[bytes]:
+    parent, clients = os.getpid(), options.concurrent_clients or CONCURRENT_CLIENTS
     return subprocess.Popen(
-        [str(binary), f"--port={port}"],
+        [
+            str(options.binary or worker_binary()),
+            f"--port={port}",
+            f"--max_concurrent_computation_calls={clients}",
+        ],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        preexec_fn=lambda: enclosure.end_with(parent),
-        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1"),
+        preexec_fn=lambda: libc.end_with(parent),
+        env={**libc.keeping_memory(), "TF_CPP_MIN_LOG_LEVEL": "1"},
     )
 
 

@@ -114,13 +114,15 @@ class Worker(abc.ABC):
 class LocalWorker(Worker):
     """A process of ours."""
 
-    def __init__(self, log_path: Path):
+    def __init__(self, log_path: Path, concurrent_clients: int = 0):
         """Starts nothing yet.
 
         Args:
             log_path: the file to which the worker's own output is added.
+            concurrent_clients: see the flag.
         """
         super().__init__()
+        self._concurrent_clients = concurrent_clients
         self._log_path = log_path
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._folder: Optional[Path] = None
@@ -154,6 +156,7 @@ class LocalWorker(Worker):
             f"--socket={self._folder / SOCKET_NAME}",
             f"--parent={os.getpid()}",
             f"--binary={worker_binary()}",
+            f"--concurrent_clients={self._concurrent_clients}",
         ]
         with open(self._log_path, "ab") as log:
             self._process = subprocess.Popen(

@@ -136,6 +136,14 @@ class ExperimentConfig:
         at_least=0,
         describes_run=False,
     )
+    concurrent_clients: int = _flag(
+        0,
+        "How many clients a worker here trains at the same time, each with memory of "
+        "its own; 0 leaves the choice to the worker.",
+        RUN,
+        at_least=0,
+        describes_run=False,
+    )
     workers: str = _flag(
         "1",
         "Workers that share the clients of a round: a number starts so many here, "

@@ -155,9 +155,7 @@ def bind_round(
     made: Round
     if config.optimizer_state in ("sequential", "client") and not several:
         hand_on = _HAND_ON[config.optimizer_state]
-        made = SequentialRound(
-            trace_update, message_spec, client_spec, num_clients, hand_on
-        )
+        made = SequentialRound(trace_update, message_spec, client_spec, hand_on)
     else:
         made = ParallelRound(trace_update, message_spec, client_spec, num_clients)
     back_to_eager(setup.model_fn)

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from conftest import SMALL, tiny_model
 
-from benchmarks.plain import PlainClient
+from benchmarks.plain import PlainClient, resnet8
 from fl import wiring
 from flags.resolve import resolve
+from models.specs import pool_sizes
 
 Make = Callable[..., Any]
 
 
-@pytest.mark.parametrize("network", ["tiny with batch norm", "res9", "res9 with gn"])
+@pytest.mark.parametrize("network", ["tiny", "res9", "res9 with bn", "res9 with gn"])
 def test_our_round_is_the_plain_loop(network: str, make_small: Make) -> None:
     """One client alone, the second round (with helpers): weights and losses agree.
 
@@ -44,7 +45,9 @@ def _method_and_model(network: str, make_small: Make) -> Any:
     given = {"num_active_client": 1, "helper_cnt": 1, "optimizer_state": "fresh"}
     if network.startswith("tiny"):
         return make_small(**given), tiny_model()
-    norm = "gn" if network.endswith("gn") else "none"
+    norm = network.split()[-1] if " with " in network else "none"
     config = resolve({**SMALL, **given, "bn_type": norm}).config
-    method = wiring.make_method(config, wiring.load_data(config))
-    return method, method.setup.model_fn()
+    data = wiring.load_data(config)
+    shape = data.images.shape[1:]
+    method = wiring.make_method(config, data)
+    return method, resnet8(shape, pool_sizes("res9", shape), norm)

@@ -103,16 +103,3 @@ def test_a_socket_opened_before_stays_outside() -> None:
     if not in_child("is_possible", os.geteuid()):
         pytest.skip("this system allows no network namespace")
     assert in_child("socket_stays_outside", os.geteuid())
-
-
-def orphan_ends() -> bool:
-    """A child that is told of a parent that it does not have ends at once."""
-    child = os.fork()
-    if child == 0:
-        enclosure.end_with(1 if os.getppid() != 1 else 2)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-
-
-def test_one_whose_parent_is_gone_ends() -> None:
-    assert in_child("orphan_ends", os.geteuid())

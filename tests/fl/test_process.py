@@ -75,7 +75,6 @@ def sequential(worker: Any) -> process.SequentialRound:
         make_update,
         MESSAGE,
         CLIENT,
-        3,
         lambda message, handed: attr.evolve(message, carried=handed),
     )
 
@@ -90,14 +89,14 @@ def test_type_of_the_parallel_round(parallel: process.ParallelRound) -> None:
     )
 
 
-def test_type_of_the_sequential_round(sequential: process.SequentialRound) -> None:
-    """One argument at CLIENTS for each turn."""
-    signature = sequential.computation.type_signature.compact_representation()
-    assert signature.count("@CLIENTS") == 3
-    assert signature.endswith(
-        "<float32[2]@SERVER,"
-        "<own=<value=float32[3],large=int32[3]>,used=int32[3]>@SERVER,float32@SERVER,"
-        "<<>@SERVER,<>@SERVER,<>@SERVER>>)"
+def test_type_of_a_turn(sequential: process.SequentialRound) -> None:
+    """One client's sums, its row, and what it hands on; the mean comes later."""
+    assert sequential.computation.type_signature.compact_representation() == (
+        "(<message=<base=float32[2],carried=float32>@SERVER,"
+        "clients={<value=float32,weight=float32,slot=int32>}@CLIENTS> -> "
+        "<totals=<weighted=float32[2],weight=float32>,"
+        "slots=<own=<value=float32[1],large=int32[1]>,used=int32[1]>,"
+        "handed_on=float32,kept=<>>@SERVER)"
     )
 
 
@@ -206,7 +205,6 @@ def careful_sequential(worker: Any) -> process.SequentialRound:
         make_careful_update,
         MESSAGE,
         LEAVING,
-        3,
         lambda message, handed: attr.evolve(message, carried=handed),
     )
 
@@ -262,3 +260,10 @@ def test_turns_hand_on_past_the_last_one(
     given = leaving([1, 2, np.inf], [1, 1, 1], [1, 1, 1])
     result = careful_sequential(message(100.0), given)
     assert result.handed_on == pytest.approx(103.0)
+
+
+def test_turns_with_nobody_left(careful_sequential: process.SequentialRound) -> None:
+    result = careful_sequential(message(100.0), leaving([1, 2], [1, 1], [0, 0]))
+    assert not result.used.any()
+    assert result.handed_on == pytest.approx(100.0)
+    assert [float(kept[0]) for kept in result.kept] == [1, 2]

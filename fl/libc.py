@@ -1,0 +1,51 @@
+"""What we ask of the C library: a process that ends with its parent, memory kept."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Dict
+
+# From the kernel's and glibc's headers.
+_PR_SET_PDEATHSIG = 1
+_TRIM_THRESHOLD = "MALLOC_TRIM_THRESHOLD_", -1
+_TOP_PAD = "MALLOC_TOP_PAD_", -2
+_MMAP_MAX = "MALLOC_MMAP_MAX_", -4
+_ARENA_MAX = "MALLOC_ARENA_MAX", -8
+
+# glibc hands a buffer of more than 32 MB back to the kernel as soon as it is freed, and
+# the next one costs page faults all over; an activation of ResNet8 has 34 MB, a message
+# of weights 26. It also keeps a heap per thread, each with its own holes. So: a single
+# heap that holds everything and is not given back.
+_KEEPING = {
+    _ARENA_MAX: 1,
+    _MMAP_MAX: 0,
+    _TRIM_THRESHOLD: 2**31 - 1,
+    _TOP_PAD: 2**26,
+}
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def end_with(parent: int) -> None:
+    """Has the kernel end this process when its parent's thread that made it ends.
+
+    To be called after `enclosure.enter`, which may undo it.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before the tie was made.
+        os._exit(1)
+
+
+def keep_memory() -> None:
+    """Has this process keep the memory that it frees, for its next large buffers."""
+    if hasattr(_LIBC, "mallopt"):
+        for (_, number), value in _KEEPING.items():
+            _LIBC.mallopt(number, value)
+
+
+def keeping_memory() -> Dict[str, str]:
+    """An environment in which a process does so; a user's own settings stay."""
+    chosen = {name: str(value) for (name, _), value in _KEEPING.items()}
+    return {**chosen, **os.environ}
