@@ -65,7 +65,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
         while history.state.round_num < config.num_round:
             began = time.monotonic()
             history = _next_round(config, method, history)
-            _record(config, method, folder, client_states, history)
+            record(config, method, folder, client_states, history)
             row = history.rounds[-1]
             board.write(row)
             if row.val_acc is not None:
@@ -90,10 +90,10 @@ def _next_round(config: ExperimentConfig, method: Method, history: History) -> H
         raise UsageError(f"--resume: {error}; the run cannot go on") from None
     seconds = time.monotonic() - began
     _warn_of_left_out(config, outcome)
-    row = _round_record(outcome, seconds)
+    row = round_record(outcome, seconds)
     if is_evaluated(config, row.round):
-        row = _with_evaluation(row, method, outcome.state)
-    clients = _client_records(outcome)
+        row = with_evaluation(row, method, outcome.state)
+    clients = client_records(outcome)
     if config.print_log:
         for client in clients:
             logging.info("%s", client)
@@ -122,7 +122,7 @@ def _warn_of_left_out(config: ExperimentConfig, outcome: RoundOutcome) -> None:
         )
 
 
-def _round_record(outcome: RoundOutcome, seconds: float) -> RoundRecord:
+def round_record(outcome: RoundOutcome, seconds: float) -> RoundRecord:
     """The means over the clients; pseudo-labels are weighed by their number."""
     left_out = {*outcome.dropped, *outcome.not_finite}
     counted = [s for s, n in enumerate(outcome.clients) if n not in left_out]
@@ -143,7 +143,8 @@ def _round_record(outcome: RoundOutcome, seconds: float) -> RoundRecord:
     )
 
 
-def _client_records(outcome: RoundOutcome) -> List[ClientRecord]:
+def client_records(outcome: RoundOutcome) -> List[ClientRecord]:
+    """A row for each client; nothing in that of one who dropped out."""
     columns = {
         "train_acc": "accuracy",
         "train_loss": "loss",
@@ -174,7 +175,8 @@ def _ratio(report: Any, part: str, whole: str) -> Optional[float]:
     return float(np.sum(report[part])) / total if total else None
 
 
-def _with_evaluation(row: RoundRecord, method: Method, state: Any) -> RoundRecord:
+def with_evaluation(row: RoundRecord, method: Method, state: Any) -> RoundRecord:
+    """The row with accuracy and loss on the held-out images."""
     data = method.setup.data
     score = method.score_fn(state)
     validation = evaluation.evaluate(score, data.images, data.validation)
@@ -188,13 +190,14 @@ def _with_evaluation(row: RoundRecord, method: Method, state: Any) -> RoundRecor
     )
 
 
-def _record(
+def record(
     config: ExperimentConfig,
     method: Method,
     folder: RunFolder,
     client_states: StatesInFolder,
     history: History,
 ) -> None:
+    """Writes a round, rows before the checkpoint, and removes what nobody needs."""
     folder.check_held()
     records.write_rows(folder.clients_file, history.clients)
     records.write_rows(folder.metrics_file, history.rounds)

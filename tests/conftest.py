@@ -40,6 +40,23 @@ def tiny_model() -> Any:
     return tf.keras.Model(image, tf.keras.layers.Flatten(name="flatten")(x))
 
 
+def make_batch() -> Any:
+    """Four labelled and five unlabelled images of noise."""
+    import tensorflow as tf
+
+    from fl.methods.steps import Batch
+
+    rng = np.random.RandomState(1)
+    return Batch(
+        labeled_x=tf.constant(rng.rand(4, 8, 8, 1), tf.float32),
+        labeled_y=tf.constant([0, 2, 4, 6]),
+        unlabeled_x=tf.constant(rng.rand(5, 8, 8, 1), tf.float32),
+        unlabeled_y=tf.constant([0, 1, 2, 3, 4]),
+        unlabeled_y_known=tf.constant(True),
+        seed=tf.constant([3, 4]),
+    )
+
+
 def tiny_classifier() -> Any:
     """The same with a dense layer."""
     import tensorflow as tf

@@ -310,7 +310,7 @@ def train_protofssl(method: Any) -> None:
 
 def train_classifier(method: Any) -> None:
     from fl.local import LocalModel
-    from fl.methods import base, classifier
+    from fl.methods import base, steps
 
     setup = method.setup
     local = LocalModel(
@@ -318,13 +318,13 @@ def train_classifier(method: Any) -> None:
     )
     state = method.initial_state()
     client = with_helpers(method, method.clients(state)[1][0])
-    settings = classifier.Settings(
+    settings = steps.Settings(
         weight_by_examples=False,
         optimizer_state=setup.config.optimizer_state,
         semi_supervised=method.semi_supervised,
     )
     step = method.make_step(local)
-    classifier.client_update(local, step, settings, method.message(state), client)
+    steps.client_update(local, step, settings, method.message(state), client)
 
 
 def with_helpers(method: Any, client: Any) -> Any:

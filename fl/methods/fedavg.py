@@ -15,9 +15,9 @@ import tensorflow as tf
 from data import episodes
 from fl import losses
 from fl.local import LocalModel
-from fl.methods.classifier import (
+from fl.methods.classifier import ClassifierMethod
+from fl.methods.steps import (
     Batch,
-    ClassifierMethod,
     Figures,
     LossStep,
     Message,

@@ -45,15 +45,14 @@ import tensorflow as tf
 from fl import augment, losses, states
 from fl.local import LocalModel, ModelFn, to_float
 from fl.methods.base import specs_of
-from fl.methods.classifier import (
+from fl.methods.classifier import PairedMethod, State
+from fl.methods.steps import (
     Batch,
     Client,
     Figures,
     Finish,
     Kept,
     Message,
-    PairedMethod,
-    State,
     Step,
     at_least,
     labeled_figures,

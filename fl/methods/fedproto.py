@@ -20,19 +20,19 @@ import tensorflow as tf
 from fl import losses, server
 from fl.client import make_prototypes
 from fl.local import LocalModel
-from fl.methods.classifier import (
+from fl.methods.classifier import State
+from fl.methods.fedavg import FedAvg
+from fl.methods.steps import (
     Batch,
     Client,
     Figures,
     Finish,
     LossStep,
     Message,
-    State,
     Step,
     labeled_figures,
     no_pseudo_labels,
 )
-from fl.methods.fedavg import FedAvg
 from fl.process import Exchange
 from fl.types import Prototypes
 

@@ -33,21 +33,20 @@ import tensorflow as tf
 from data import episodes
 from fl import augment, losses
 from fl.local import LocalModel
-from fl.methods.classifier import (
+from fl.methods.classifier import ClassifierMethod, State
+from fl.methods.fixmatch import pseudo_label_loss
+from fl.methods.steps import (
     Batch,
-    ClassifierMethod,
     Client,
     Figures,
     LossStep,
     Message,
     Own,
-    State,
     Step,
     at_least,
     labeled_figures,
     pseudo_label_figures,
 )
-from fl.methods.fixmatch import pseudo_label_loss
 from fl.process import Exchange
 from fl.types import Averaged, Weights
 

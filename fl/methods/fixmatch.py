@@ -30,14 +30,12 @@ import tensorflow as tf
 
 from fl import augment, losses
 from fl.local import LocalModel
-from fl.methods.classifier import (
-    LABELED_BATCH,
-    UNLABELED_BATCH,
+from fl.methods.classifier import LABELED_BATCH, UNLABELED_BATCH, PairedMethod
+from fl.methods.steps import (
     Batch,
     Figures,
     LossStep,
     Message,
-    PairedMethod,
     Step,
     labeled_figures,
     pseudo_label_figures,

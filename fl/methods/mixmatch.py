@@ -21,12 +21,12 @@ import tensorflow as tf
 
 from fl import augment, losses
 from fl.local import LocalModel
-from fl.methods.classifier import (
+from fl.methods.classifier import PairedMethod
+from fl.methods.steps import (
     Batch,
     Figures,
     LossStep,
     Message,
-    PairedMethod,
     Step,
     labeled_figures,
     pseudo_label_figures,

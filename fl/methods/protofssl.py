@@ -56,7 +56,7 @@ class ProtoFSSL(base.Method):
             if config.refine_at_begin
             else None
         )
-        self._round = base.bind_round(
+        self.train = base.bind_round(
             setup,
             self.optimizer,
             lambda local: (
@@ -95,7 +95,7 @@ class ProtoFSSL(base.Method):
         if early:
             state = _keep_last(state, early.own)
         state = self.with_helpers(state)
-        exchange = self._round(self.message(state), clients)
+        exchange = self.train(self.message(state), clients)
         returned = exchange.counted(exchange.own.prototypes)
         shared = Prototypes(
             values=returned.values, present=returned.present.astype(bool)

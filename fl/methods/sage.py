@@ -24,18 +24,18 @@ import tensorflow as tf
 
 from fl import augment, losses
 from fl.local import LocalModel, ModelFn
-from fl.methods.classifier import (
+from fl.methods.classifier import PairedMethod
+from fl.methods.fixmatch import strong_magnitude
+from fl.methods.steps import (
     Batch,
     Client,
     Figures,
     LossStep,
     Message,
-    PairedMethod,
     Step,
     labeled_figures,
     pseudo_label_figures,
 )
-from fl.methods.fixmatch import strong_magnitude
 
 DECAY = math.log(2.0) / 0.05
 SMALLEST_GAP = 1e-6

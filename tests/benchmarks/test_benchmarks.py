@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import Any, List
 
 import pytest
 
-from benchmarks import methods, timing
+from benchmarks import methods, overhead, timing
 from benchmarks import round as round_benchmark
 from benchmarks.methods import Work
 from flags.errors import UsageError
@@ -53,3 +53,30 @@ def test_report_says_when_the_floor_is_not_to_be_trusted() -> None:
     quicker = {**seconds, "peak": 1.9}
     doubted = round_benchmark.report_lines("bn", quicker, (6e9, 8e9))
     assert "not to be trusted" in doubted[7]
+
+
+def test_overhead_is_a_share_of_a_round_with_its_writing() -> None:
+    """99 s and 1 s of writing are 100; drawing, messages and writing 4.5 together."""
+    seconds = {
+        "round": 99.0,
+        "drawing": 0.5,
+        "messages": 3.0,
+        "writing": 1.0,
+        "evaluation": 7.0,
+    }
+    lines = overhead.report_lines(seconds)
+    assert lines[0].split() == ["round", "100.00", "s"]
+    assert lines[2].split() == ["messages", "3.00", "s", "3.0", "%"]
+    assert lines[4].split()[:5] == ["together", "4.50", "s", "4.5", "%"]
+    assert lines[5].startswith("evaluation")
+
+
+def test_a_client_without_steps_keeps_its_images(make_small: Any) -> None:
+    """So that as much is sent; with an image a class, prototypes are still made."""
+    method = make_small()
+    client = method.clients(method.initial_state())[1][0]
+    idle = overhead.without_steps(client)
+    total = len(client.labeled_y) + len(client.unlabeled_y)
+    assert len(idle.labeled_x) + len(idle.unlabeled_x) == total
+    assert sorted(idle.labeled_y) == sorted(set(client.labeled_y))
+    assert len(idle.query) == len(idle.unlabeled_active) == 0

@@ -83,7 +83,7 @@ def test_one_who_stays_alone_is_the_mean(make_small: Make) -> None:
     message = method.message(state)
     slots = [attr.evolve(c, slot=np.int32(i)) for i, c in enumerate([alone, *others])]
     for mine, its in zip(
-        outcome.state.model_weights, method._round(message, slots).mean.model_weights
+        outcome.state.model_weights, method.train(message, slots).mean.model_weights
     ):
         np.testing.assert_array_equal(mine, its)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
-from typing import Callable, Iterator, List
+from typing import Iterator, List
 
 import grpc
 import numpy as np
@@ -18,6 +16,7 @@ import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from programs import BEGIN_SECONDS, meanwhile
 
 from fl import channels, workers
 from fl.runtime import MOST_FAILURES, Runtime, RuntimeFailure
@@ -25,7 +24,6 @@ from fl.workers import LocalWorker
 
 ROOT = Path(__file__).parents[2]
 PROGRAM_SECONDS = 90.0
-BEGIN_SECONDS = 0.5
 
 
 @pytest.fixture
@@ -44,20 +42,6 @@ def busy(seconds):  # type: ignore[no-untyped-def]
         (matrix,),
     )[0]
     return done[0, 0] * seconds * seconds
-
-
-@contextlib.contextmanager
-def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """Does something from another thread while a computation is under way."""
-
-    def act() -> None:
-        time.sleep(BEGIN_SECONDS)
-        action()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    yield
-    thread.join()
 
 
 def local(runtime: Runtime) -> LocalWorker:

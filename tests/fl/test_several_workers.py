@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
-import time
 from pathlib import Path
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, List
 
 import attr
 import numpy as np
@@ -16,14 +14,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 from hosts import host
-from programs import Program, free_port, program
+from programs import Program, free_port, meanwhile, program
 
 from fl import states, workers
 from fl.runtime import Runtime, RuntimeFailure
 from fl.workers import LocalWorker, RemoteWorker
 
 TOLERANCE = 1e-5
-BEGIN_SECONDS = 0.5
 Make = Callable[..., Any]
 
 
@@ -115,18 +112,6 @@ def times(clients):  # type: ignore[no-untyped-def]
 
 def run_two(seconds: float) -> Any:
     return times([{"slot": np.int32(i), "s": np.float64(seconds)} for i in (0, 1)])
-
-
-@contextlib.contextmanager
-def meanwhile(action: Callable[[], Any]) -> Iterator[None]:
-    def act() -> None:
-        time.sleep(BEGIN_SECONDS)
-        action()
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    yield
-    thread.join()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> List[str]:

@@ -7,13 +7,14 @@ from typing import Any, Callable, List, Sequence
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same_state, tiny_kernels
+from conftest import assert_same_state, make_batch, tiny_kernels
 
+from data.episodes import Steps
 from fl import augment, checkpoints, optimizers
 from fl.local import LocalModel, Regularization
 from fl.methods import fedmatch
-from fl.methods.classifier import Batch, Client, Message, Steps
 from fl.methods.fedmatch import FedMatchStep, Personal, Rate
+from fl.methods.steps import Batch, Client, Message
 
 Make = Callable[..., Any]
 RATE = 0.05
@@ -177,18 +178,6 @@ def make_client(helpers: Sequence[List[np.ndarray]]) -> Client:
         slot=np.int32(0),
         optimizer_state=(),
         personal=Personal(rate=rate, helpers=stacked),
-    )
-
-
-def make_batch() -> Batch:
-    rng = np.random.RandomState(1)
-    return Batch(
-        labeled_x=tf.constant(rng.rand(4, 8, 8, 1), tf.float32),
-        labeled_y=tf.constant([0, 2, 4, 6]),
-        unlabeled_x=tf.constant(rng.rand(5, 8, 8, 1), tf.float32),
-        unlabeled_y=tf.constant([0, 1, 2, 3, 4]),
-        unlabeled_y_known=tf.constant(True),
-        seed=tf.constant([3, 4]),
     )
 
 

@@ -9,13 +9,13 @@ import attr
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import assert_same_state, tiny_kernels
+from conftest import assert_same_state, make_batch, tiny_kernels
 
 from data import episodes
 from fl import augment, checkpoints, optimizers
 from fl.local import LocalModel, Regularization
-from fl.methods import classifier, fedrgd
-from fl.methods.classifier import Batch, Message
+from fl.methods import classifier, fedrgd, steps
+from fl.methods.steps import Message
 from flags.resolve import resolve
 
 Make = Callable[..., Any]
@@ -32,7 +32,7 @@ def run_rounds(method: Any, count: int) -> List[Any]:
 
 def test_the_threshold_itself_is_enough() -> None:
     probs = tf.constant([[0.5, 0.5], [0.49, 0.51], [0.25, 0.25]])
-    np.testing.assert_array_equal(classifier.at_least(probs, 0.5), [1, 1, 0])
+    np.testing.assert_array_equal(steps.at_least(probs, 0.5), [1, 1, 0])
 
 
 def test_batches_cycle_through_all_images() -> None:
@@ -146,18 +146,6 @@ def test_groups_survive_a_resume(run_small: Any) -> None:
 
 
 # --- The loss, outside TFF ------------------------------------------------------
-def make_batch() -> Batch:
-    rng = np.random.RandomState(1)
-    return Batch(
-        labeled_x=tf.constant(rng.rand(4, 8, 8, 1), tf.float32),
-        labeled_y=tf.constant([0, 2, 4, 6]),
-        unlabeled_x=tf.constant(rng.rand(5, 8, 8, 1), tf.float32),
-        unlabeled_y=tf.constant([0, 1, 2, 3, 4]),
-        unlabeled_y_known=tf.constant(True),
-        seed=tf.constant([3, 4]),
-    )
-
-
 def make_step(threshold: float) -> fedrgd.FedRGDStep:
     local = LocalModel(
         tiny_kernels, optimizers.make_optimizer("sgd", 0.0), Regularization()

@@ -24,7 +24,7 @@ def run_rounds(method: Any, count: int) -> list[Any]:
 def test_type_of_the_round(make_small: Make) -> None:
     """Weights, helpers with their mask and the rate at the server; images as bytes."""
     method = make_small(optimizer_state="fresh")
-    signature = method._round.computation.type_signature
+    signature = method.train.computation.type_signature
     message, clients = signature.parameter
     assert str(message.placement) == "SERVER"
     assert str(clients.placement) == "CLIENTS"
