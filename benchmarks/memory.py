@@ -18,13 +18,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import attr
 
-from benchmarks import timing
-from fl import environment
-from fl.progress import write_line
+from benchmarks import program
 from flags.errors import UsageError
 from flags.parse import parse
 
@@ -60,19 +58,15 @@ class Sample:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
-    environment.set_up_logging()
-    try:
-        options, words = timing.split_numbers(argv, {"rounds": 60})
-        parts = [word for word in words if word in PARTS] or PARTS
-        flags = [word for word in words if word not in PARTS]
-        parse(flags)
-        for part in parts:
-            for line in _run_part(part, options["rounds"], flags):
-                write_line(line)
-    except UsageError as error:
-        sys.stderr.write(f"benchmarks.memory: error: {error}\n")
-        return 2
-    return 0
+    return program.run("memory", argv, {"rounds": 60}, _measure)
+
+
+def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
+    parts = [word for word in words if word in PARTS] or PARTS
+    flags = [word for word in words if word not in PARTS]
+    parse(flags)
+    for part in parts:
+        yield from _run_part(part, numbers["rounds"], flags)
 
 
 def _run_part(part: str, rounds: int, flags: Sequence[str]) -> List[str]:

@@ -14,18 +14,14 @@ from __future__ import annotations
 
 import functools
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, List, Mapping, Sequence
 
 import attr
 from absl import logging
 
-from benchmarks import timing
-from fl import environment, wiring
-from fl.progress import write_line
-from flags.errors import UsageError
-from flags.parse import HelpWanted, parse
+from benchmarks import program, timing
+from fl import wiring
+from flags.parse import parse
 from flags.presets import METHODS
 
 YARDSTICK = "fedavg"
@@ -49,39 +45,23 @@ class Work:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
-    environment.set_up_logging()
-    try:
-        options, words = timing.split_numbers(argv, {"repeats": 5})
-        _measure(options["repeats"], words)
-    except HelpWanted as wanted:
-        write_line(str(wanted))
-    except UsageError as error:
-        sys.stderr.write(f"benchmarks.methods: error: {error}\n")
-        return 2
-    return 0
+    return program.run("methods", argv, {"repeats": 5}, _measure)
 
 
-def _measure(repeats: int, words: Sequence[str]) -> None:
-    configs = {name: parse([*SETTING, *words, f"--method={name}"]) for name in METHODS}
-    environment.prepare_tensorflow(configs[YARDSTICK].config.threads)
-    from fl.runtime import Runtime
-    from fl.workers import LocalWorker
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Runtime([LocalWorker(Path(folder) / "worker.log")]),
-    ):
-        tasks, works = {}, {}
-        for name, resolved in configs.items():
+def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> List[str]:
+    configs = {
+        name: parse([*SETTING, *words, f"--method={name}"]).config for name in METHODS
+    }
+    tasks, works = {}, {}
+    with program.workers(configs[YARDSTICK]):
+        for name, config in configs.items():
             logging.info("making %s", name)
-            config = resolved.config
             method = wiring.make_method(config, wiring.load_data(config))
             state = after_one_round(method)
             tasks[name] = functools.partial(method.run_round, state)
             works[name] = work_of(method, state)
-        seconds = timing.medians(timing.interleaved(tasks, repeats))
-    for line in table_lines(seconds, works):
-        write_line(line)
+        seconds = timing.medians(timing.interleaved(tasks, numbers["repeats"]))
+    return table_lines(seconds, works)
 
 
 def after_one_round(method: Any) -> Any:

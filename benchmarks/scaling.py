@@ -18,7 +18,6 @@ import csv
 import functools
 import io
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
@@ -26,12 +25,10 @@ import attr
 import numpy as np
 from absl import logging
 
-from benchmarks import timing
-from fl import environment, files, wiring
-from fl.progress import write_line
+from benchmarks import program, timing
+from fl import files, wiring
 from fl.types import Prototypes
-from flags.errors import UsageError
-from flags.parse import HelpWanted, parse
+from flags.parse import parse
 
 COMMON = (
     "--num_client=30",
@@ -75,42 +72,25 @@ class Point:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
-    environment.set_up_logging()
-    try:
-        options, words = timing.split_numbers(argv, {"repeats": 3})
-        config = parse([*COMMON, "--dataset=cifar10", *words]).config
-        environment.prepare_tensorflow(config.threads)
-        rows = _measure(options["repeats"], words)
-        folder = Path(config.out_dir)
-        _write(rows, folder)
-        for line in table_lines(rows):
-            write_line(line)
-        write_line(f"table and picture: {folder}/scaling.csv, scaling.png")
-    except HelpWanted as wanted:
-        write_line(str(wanted))
-    except UsageError as error:
-        sys.stderr.write(f"benchmarks.scaling: error: {error}\n")
-        return 2
-    return 0
+    return program.run("scaling", argv, {"repeats": 3}, _measure)
 
 
-def _measure(repeats: int, words: Sequence[str]) -> List[Dict[str, Any]]:
-    from fl.runtime import Runtime
-    from fl.workers import LocalWorker
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Runtime([LocalWorker(Path(folder) / "worker.log")]),
-    ):
-        write_noise(Path(folder))
+def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> List[str]:
+    config = program.protofssl([*COMMON, "--dataset=cifar10", *words])
+    with program.workers(config) as folder:
+        write_noise(folder)
         common = [*COMMON, f"--data_dir={folder}", *words]
         points = [_clients_point(common, m) for m in CLIENTS]
         points += [_helpers_point(common, h) for h in HELPERS]
         points += [_classes_point(common, k) for k in CLASSES]
         seconds = timing.medians(
-            timing.interleaved({p.name: p.run for p in points}, repeats)
+            timing.interleaved({p.name: p.run for p in points}, numbers["repeats"])
         )
-    return [row_of(point, seconds[point.name]) for point in points]
+    rows = [row_of(point, seconds[point.name]) for point in points]
+    out_dir = Path(config.out_dir)
+    _write(rows, out_dir)
+    place = f"table and picture: {out_dir}/scaling.csv, scaling.png"
+    return [*table_lines(rows), place]
 
 
 def write_noise(folder: Path) -> None:

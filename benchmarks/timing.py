@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping
 
 from tqdm import tqdm
-
-from flags.errors import UsageError
 
 
 def interleaved(
@@ -32,26 +30,6 @@ def interleaved(
                     seconds[name].append(time.perf_counter() - began)
                 bar.update()
     return seconds
-
-
-def split_numbers(
-    argv: Sequence[str], defaults: Mapping[str, int]
-) -> Tuple[Dict[str, int], List[str]]:
-    """A benchmark's own flags, whole numbers of at least 1, and all other words.
-
-    Raises:
-        UsageError: for a value that is no such number.
-    """
-    numbers, words = dict(defaults), []
-    for word in argv:
-        name, _, value = word.partition("=")
-        if name[2:] not in defaults or not name.startswith("--"):
-            words.append(word)
-        elif value.isdecimal() and int(value) > 0:
-            numbers[name[2:]] = int(value)
-        else:
-            raise UsageError(f"{name}: found '{value}', must be at least 1")
-    return numbers, words
 
 
 def medians(seconds: Mapping[str, List[float]]) -> Dict[str, float]:

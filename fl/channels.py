@@ -23,6 +23,7 @@ ASK_EVERY_SECONDS = 1.0
 ANSWER_SECONDS = 3.5
 TRIES = 2
 POLL_SECONDS = 0.05
+FIRST_ANSWER_SECONDS = 1.0
 # TFF's call to forget values, with none to forget.
 QUESTION = "/tensorflow_federated.v0.ExecutorGroup/Dispose"
 
@@ -71,7 +72,7 @@ class Connection:
         ready = grpc.channel_ready_future(self.computing)
         try:
             while time.monotonic() < deadline and is_running():
-                if self._answers_once(POLL_SECONDS, True) and _is_done(ready):
+                if self._answers_once(FIRST_ANSWER_SECONDS, True) and _is_done(ready):
                     return True
                 time.sleep(POLL_SECONDS)
         finally:

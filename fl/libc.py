@@ -39,13 +39,17 @@ def end_with(parent: int) -> None:
 
 
 def keep_memory() -> None:
-    """Has this process keep the memory that it frees, for its next large buffers."""
+    """Has this process keep the memory that it frees, for its next large buffers.
+
+    What a user set by the environment stays.
+    """
     if hasattr(_LIBC, "mallopt"):
-        for (_, number), value in _KEEPING.items():
-            _LIBC.mallopt(number, value)
+        for (name, number), value in _KEEPING.items():
+            if name not in os.environ:
+                _LIBC.mallopt(number, value)
 
 
 def keeping_memory() -> Dict[str, str]:
-    """An environment in which a process does so; a user's own settings stay."""
+    """An environment in which a process does so."""
     chosen = {name: str(value) for (name, _), value in _KEEPING.items()}
     return {**chosen, **os.environ}

@@ -106,7 +106,7 @@ class ParallelRound:
         """
         message_type, clients_type = _placed_types(message_spec, client_spec)
         train = _client_computation(
-            make_update, message_type.member, clients_type.member, num_clients, True
+            make_update, message_type.member, clients_type.member, num_clients
         )
         divide = tff.tensorflow.computation(
             _weighted_mean, train.type_signature.result.totals
@@ -163,7 +163,7 @@ class SequentialRound:
         self._hand_on = hand_on
         message_type, clients_type = _placed_types(message_spec, client_spec)
         train = _client_computation(
-            make_update, message_type.member, clients_type.member, 1, False
+            make_update, message_type.member, clients_type.member, 1
         )
 
         @tff.federated_computation(message_type, clients_type)
@@ -184,7 +184,7 @@ class SequentialRound:
             totals = _sum(totals, turn.totals) if rows else turn.totals
             handed = self._hand_on(handed, turn.handed_on)
             rows.append(turn.slots)
-            kept.append(turn.kept)
+            kept.append(_row(turn.kept, 0))
         slots = tf.nest.map_structure(lambda *x: np.concatenate(x), *rows)
         with np.errstate(invalid="ignore"):  # Nobody may count.
             mean = _weighted_mean(totals)
@@ -242,7 +242,7 @@ class CollectRound:
             handed_on=(),
             kept=(),
             bytes_down=len(clients) * num_bytes(weights),
-            bytes_up=num_bytes(own),
+            bytes_up=_bytes_up(clients, (), own),
             used=np.ones(len(clients), bool),
         )
 
@@ -270,9 +270,8 @@ def _client_computation(
     message_type: Any,
     client_type: Any,
     num_slots: int,
-    together: bool,
 ) -> tff.Computation:
-    """A client's part; what is kept needs slots too where clients train together."""
+    """A client's part: its shares of the sums, and what is its own in slots."""
 
     @tff.tensorflow.computation(message_type, client_type)
     def train(message, client):  # type: ignore[no-untyped-def]
@@ -287,11 +286,7 @@ def _client_computation(
             ),
             slots=_in_slots(Slots(output.own, used), client.slot, num_slots),
             handed_on=_handed_on(used, output),
-            kept=(
-                _in_slots(output.kept, client.slot, num_slots)
-                if together
-                else output.kept
-            ),
+            kept=_in_slots(output.kept, client.slot, num_slots),
         )
 
     return train
@@ -299,7 +294,9 @@ def _client_computation(
 
 def _counts(output: ClientOutput, client: Any) -> tf.Tensor:
     """Whether a client enters the mean: it is there, and its values are finite."""
-    values = tf.nest.flatten((output.averaged, output.vital))
+    values = tf.nest.flatten(
+        (output.averaged, output.vital, output.handed_on, output.kept)
+    )
     conditions = [
         tf.reduce_all(tf.math.is_finite(x)) for x in values if x.dtype.is_floating
     ]

@@ -118,7 +118,7 @@ class Runtime(tff.framework.SyncContext):
         if not self.workers:
             raise RuntimeFailure(f"{faults}, and no worker is left; {_RESUME}")
         what = "the others take its clients" if lost else "it is replaced"
-        logging.warning("%s; %s, and the round is repeated", faults, what)
+        logging.warning("%s; %s, and its work is repeated", faults, what)
         # A call to a worker that still answers may hold the old context.
         self._retired.append(self._context)
         self._context = self._make_context()
@@ -214,13 +214,24 @@ class _OneTry:
             try:
                 return method(request)
             except tff.framework.RetryableError as error:
-                self._worker.fail()
-                raise _WorkerLost(str(error)) from error
+                # The other code among these may be the computation's own.
+                lost = _code(error) is grpc.StatusCode.UNAVAILABLE
+                if lost or self._worker.may_forget:
+                    self._worker.fail()
+                raise _CallFailed(_details(error)) from error
             except ValueError as error:  # What gRPC says of a closed channel.
-                raise _WorkerLost(str(error)) from error
+                raise _CallFailed(str(error)) from error
 
         return call
 
 
-class _WorkerLost(grpc.RpcError):
-    """A call found no worker; nothing that TFF would retry."""
+class _CallFailed(grpc.RpcError):
+    """A call that TFF would otherwise try again for ever."""
+
+
+def _code(error: Exception) -> Any:
+    return error.code() if isinstance(error, grpc.Call) else None
+
+
+def _details(error: Exception) -> str:
+    return str(error.details()) if isinstance(error, grpc.Call) else str(error)

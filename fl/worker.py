@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from fl import enclosure, libc, relay
 ENCLOSED_PORT = 8000
 # One client alone leaves a core idle now and then; a few fill them.
 CONCURRENT_CLIENTS = 4
+EVERYWHERE = "0.0.0.0"
 POLL_SECONDS = 0.02
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
@@ -78,19 +80,19 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--host",
-        default=relay.LOOPBACK,
-        help="address to listen on with --port (default %(default)s, which other "
-        "hosts cannot reach)",
+        default=EVERYWHERE,
+        help="address to listen on with --port (default %(default)s, all of this "
+        f"machine's; {relay.LOOPBACK} for a proxy or tunnel that ends here)",
     )
     parser.add_argument(
         "--threads",
-        type=int,
+        type=_count,
         default=0,
         help="threads for an operation; 0 leaves the choice to TensorFlow",
     )
     parser.add_argument(
         "--concurrent_clients",
-        type=int,
+        type=_count,
         default=0,
         help="how many clients train at the same time, each with memory of its own; "
         f"0 means {CONCURRENT_CLIENTS}",
@@ -105,6 +107,12 @@ def _port(text: str) -> int:
     if not 0 < port < 2**16:
         raise argparse.ArgumentTypeError(f"found {text}, must be from 1 to 65535")
     return port
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"found {text}, must be at least 0")
+    return int(text)
 
 
 def _door(options: argparse.Namespace) -> str:
@@ -134,7 +142,8 @@ def _remove_stale(path: str) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)
+            if stat.S_ISSOCK(os.stat(path).st_mode):  # Not somebody's file.
+                os.unlink(path)
         except OSError:
             return
 
@@ -194,6 +203,11 @@ def _announce(options: argparse.Namespace, pid: int, port: int, closed: bool) ->
         line = f"TFF's worker (process {pid}) answers at {_door(options)}"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    if options.port and options.host == EVERYWHERE:
+        sys.stderr.write(
+            "warning: whoever reaches this port can run computations here; --host or "
+            "--socket with a TLS proxy in front keeps others out (see the README)\n"
+        )
     if not options.parent and not closed:
         sys.stderr.write(
             "warning: this system allows no network namespace, so the worker also "

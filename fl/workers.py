@@ -23,14 +23,13 @@ from typing import Any, List, Mapping, Optional
 
 from fl.channels import Connection
 from fl.tls import Certificates
-from fl.worker import worker_binary
+from fl.worker import SIGNALLED, worker_binary
 
 START_SECONDS = 60.0
 REACH_SECONDS = 20.0
 END_SECONDS = 5.0
 LAG_SECONDS = 0.5
 POLL_SECONDS = 0.05
-SIGNALLED = 128
 LONGEST_FOLDER_PATH = 64  # A socket's whole path has at most 107 bytes.
 SOCKET_NAME = "door"
 ROOT = Path(__file__).parents[1]
@@ -46,6 +45,9 @@ class RuntimeFailure(Exception):
 
 class Worker(abc.ABC):
     """One worker and the connection to it."""
+
+    # Whether it may have been started anew behind our back, with nothing of ours left.
+    may_forget = False
 
     def __init__(self) -> None:
         self.has_failed = False
@@ -242,6 +244,8 @@ class LocalWorker(Worker):
 
 class RemoteWorker(Worker):
     """One that answers at an address."""
+
+    may_forget = True
 
     def __init__(self, address: str, certificates: Optional[Certificates] = None):
         super().__init__()

@@ -211,7 +211,7 @@ def test_a_worker_that_dies_is_replaced(whole: RunFiles, tmp_path: Path) -> None
     tff_process(process).kill()
     _, errors = process.communicate(timeout=RUN_SECONDS)
     assert process.returncode == 0, errors
-    assert errors.count("it is replaced, and the round is repeated") == 1
+    assert errors.count("it is replaced, and its work is repeated") == 1
     assert "ended by signal 9" in errors
     assert_same_result(whole, RunFiles(tmp_path / "run"))
 

@@ -237,10 +237,12 @@ class FedMatch(PairedMethod):
         returned = exchange.own.returned
         up = sum(
             sparse_bytes(size, int(sent))
-            for row in returned.entries_sent
+            for row, client in zip(returned.entries_sent, clients)
             for size, sent in zip(sizes, row)
+            if client.returns
         )
-        return down, up + num_bytes(exchange.own.report)
+        rows = num_bytes(exchange.own.report) // len(clients)
+        return down, up + rows * sum(bool(client.returns) for client in clients)
 
     def _bytes_down(self, state: State, number: int, client: Client) -> int:
         """Sigma, what of psi the client lacks, and helpers it has not had yet."""

@@ -4,9 +4,9 @@ A round, r counting from 0:
 
 1. The server trims its bank of prototypes and picks the helpers' among them.
 2. It draws the active clients and their episodes from the streams of (seed, r).
-3. One federated computation: broadcast weights and helper prototypes; each client
-   trains (`fl.client`); the weighted mean of all weights and each client's prototypes
-   come back.
+3. A federated computation (one a client where they train in turns): broadcast weights
+   and helper prototypes; each client trains (`fl.client`); the weighted mean of all
+   weights and each client's prototypes come back.
 4. The mean becomes the new weights; the prototypes join the bank.
 
 Images are classified by the mean, over prototype sets, of softmax(-distance).

@@ -6,7 +6,7 @@ from typing import Any, List
 
 import pytest
 
-from benchmarks import methods, overhead, timing
+from benchmarks import methods, overhead, program, timing
 from benchmarks import round as round_benchmark
 from benchmarks.methods import Work
 from flags.errors import UsageError
@@ -34,30 +34,32 @@ def test_ratios_are_by_step_and_by_image() -> None:
 
 def test_own_numbers_are_taken_out_of_the_words() -> None:
     own = {"repeats": 5, "episodes": 4}
-    numbers, words = timing.split_numbers(["--seed=1", "--repeats=7"], own)
+    numbers, words = program.split_numbers(["--seed=1", "--repeats=7"], own)
     assert (numbers, words) == ({"repeats": 7, "episodes": 4}, ["--seed=1"])
     for word in ("--repeats", "--repeats=0", "--repeats=many"):
         with pytest.raises(UsageError, match="^--repeats: found"):
-            timing.split_numbers([word], own)
+            program.split_numbers([word], own)
 
 
 def test_report_says_when_the_floor_is_not_to_be_trusted() -> None:
     """Floor: 6 GFLOP in 2 s are 3 GFLOP/s, of 8 GFLOP in 2 s or in 1.9 s."""
-    seconds = {"ours": 2.5, "sequential": 2.6, "eager": 4.0, "floor": 2.0, "peak": 2.0}
+    eager = {"eager": 4.0, "tuned": 3.0}
+    seconds = {"ours": 2.5, "sequential": 2.6, **eager, "floor": 2.0, "peak": 2.0}
     trusted = round_benchmark.report_lines("bn", seconds, (6e9, 8e9))
     assert "1.25 x floor" in trusted[1]
-    assert "1.60 x as fast" in trusted[5]
-    assert "sequential takes 1.04 x ours" in trusted[5]
-    assert "3 GFLOP/s, 75 % of the matrix product's 4" in trusted[6]
-    assert len(trusted) == 7
+    assert "1.60 x as fast as eager, 1.20 x as fast as tuned" in trusted[6]
+    assert "sequential takes 1.04 x ours" in trusted[6]
+    assert "3 GFLOP/s, 75 % of the matrix product's 4" in trusted[7]
+    assert len(trusted) == 8
     quicker = {**seconds, "peak": 1.9}
     doubted = round_benchmark.report_lines("bn", quicker, (6e9, 8e9))
-    assert "not to be trusted" in doubted[7]
+    assert "not to be trusted" in doubted[8]
 
 
 def test_overhead_is_a_share_of_a_round_with_its_writing() -> None:
     """99 s and 1 s of writing are 100; drawing, messages and writing 4.5 together."""
     seconds = {
+        "start": 12.0,
         "round": 99.0,
         "drawing": 0.5,
         "messages": 3.0,
@@ -65,10 +67,10 @@ def test_overhead_is_a_share_of_a_round_with_its_writing() -> None:
         "evaluation": 7.0,
     }
     lines = overhead.report_lines(seconds)
-    assert lines[0].split() == ["round", "100.00", "s"]
-    assert lines[2].split() == ["messages", "3.00", "s", "3.0", "%"]
-    assert lines[4].split()[:5] == ["together", "4.50", "s", "4.5", "%"]
-    assert lines[5].startswith("evaluation")
+    assert lines[1].split() == ["round", "100.00", "s"]
+    assert lines[3].split() == ["messages", "3.00", "s", "3.0", "%"]
+    assert lines[5].split()[:5] == ["together", "4.50", "s", "4.5", "%"]
+    assert lines[6].startswith("evaluation")
 
 
 def test_a_client_without_steps_keeps_its_images(make_small: Any) -> None:

@@ -131,6 +131,17 @@ def test_rounds_go_on_without_those_who_dropped_out(
         assert all(np.isfinite(array).all() for array in flat.values())
 
 
+def test_fedmatch_counts_no_bytes_of_those_who_dropped_out(make_small: Make) -> None:
+    """In the first round everything is sent: all clients send alike."""
+    all_stay = make_small(method="fedmatch", helper_cnt=2)
+    some_go = make_small(method="fedmatch", helper_cnt=2, client_dropout=0.9)
+    everyone = all_stay.run_round(all_stay.initial_state())
+    outcome = some_go.run_round(some_go.initial_state())
+    staying = set(outcome.clients) - set(outcome.dropped)
+    assert len(staying) == 1
+    assert 0 < outcome.bytes_up < 0.5 * everyone.bytes_up
+
+
 def test_records_of_a_run_with_dropout(run_small: Callable[..., Any]) -> None:
     """No figures of one who dropped out; the round's are those of the others."""
     run = run_small("drop", optimizer_state="fresh", **HALF)

@@ -262,6 +262,28 @@ def test_turns_hand_on_past_the_last_one(
     assert result.handed_on == pytest.approx(103.0)
 
 
+def test_one_that_hands_on_what_is_not_finite_is_left_out(worker: Any) -> None:
+    """Its own values are finite, its optimizer's are not; the next gets the old."""
+
+    def make() -> Any:
+        update = make_update()
+        return lambda message, client: attr.evolve(
+            update(message, client),
+            handed_on=message.carried + 1.0 / (client.value - 2.0),
+            received=message.carried,
+        )
+
+    turns = process.SequentialRound(
+        make,
+        MESSAGE,
+        CLIENT,
+        lambda message, handed: attr.evolve(message, carried=handed),
+    )
+    result = turns(message(100.0), clients([2, 3], [1, 1]))
+    np.testing.assert_array_equal(result.used, [False, True])
+    assert result.handed_on == pytest.approx(101.0)
+
+
 def test_turns_with_nobody_left(careful_sequential: process.SequentialRound) -> None:
     result = careful_sequential(message(100.0), leaving([1, 2], [1, 1], [0, 0]))
     assert not result.used.any()

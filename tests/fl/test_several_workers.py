@@ -64,7 +64,7 @@ def assert_same_outcome(shared: Any, alone: Any) -> None:
                 {"method": "mixmatch"},
                 {"method": "sage"},
                 {"method": "fedmatch", "helper_cnt": 2},
-                {"method": "fedrgd", "num_group": 1},
+                {"method": "fedrgd", "num_group": 2},
             )
         ),
     ],

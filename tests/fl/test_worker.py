@@ -153,6 +153,29 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(open_folder: Path) -> 
         assert answers(f"unix:{path}")
 
 
+def test_a_file_in_the_way_stays(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    result = subprocess.run(
+        [sys.executable, "-m", "fl.worker", f"--socket={path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+    assert result.returncode == 1
+    assert "cannot be opened: Address already in use" in result.stderr
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"), [([], 1), (["--host=127.0.0.1"], 0)], ids=["all", "loopback"]
+)
+def test_an_open_port_is_told(flags: List[str], told: int) -> None:
+    errors = Program(f"--port={free_port()}", *flags).end()
+    assert errors.count("warning: whoever reaches this port") == told
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_tffs_program_ends_with_ours(number: int) -> None:
     running = Program(f"--port={free_port()}")
@@ -177,6 +200,7 @@ def test_our_program_ends_with_tffs() -> None:
     [
         ([], "one of the arguments --port --socket is required"),
         (["--port=99999"], "from 1 to 65535"),
+        (["--port=8000", "--concurrent_clients=-1"], "must be at least 0"),
         (["--port=1", "--socket=x"], "not allowed with"),
         (["--port=8000", "--host=203.0.113.1"], "cannot be opened"),
         (["--socket=/nowhere/door"], "cannot be opened"),
@@ -232,10 +256,10 @@ def test_another_host_reaches_tffs_program_only_without_ours() -> None:
         finally:
             bare.kill()
             bare.wait()
-        with program(f"--port={port}"):
+        with program(f"--port={port}", "--host=127.0.0.1"):
             refused = connect_from(other.prefix, other.near, port)
             assert refused == "ConnectionRefusedError"
-        with program(f"--port={port}", f"--host={other.near}"):
+        with program(f"--port={port}"):
             assert connect_from(other.prefix, other.near, port) == "connected"
 
 

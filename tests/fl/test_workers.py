@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from fl import workers
+from fl.worker import CONCURRENT_CLIENTS
 from fl.workers import LocalWorker, RemoteWorker, RuntimeFailure
 
 GONE_SECONDS = 5.0
@@ -165,3 +166,16 @@ def test_a_run_without_namespaces_is_warned_once(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("allows no network namespace") == 1
+
+
+@pytest.mark.parametrize(("asked", "given"), [(3, 3), (0, CONCURRENT_CLIENTS)])
+def test_concurrent_clients_reach_tffs_program(
+    tmp_path: Path, asked: int, given: int
+) -> None:
+    worker = LocalWorker(tmp_path / "log", concurrent_clients=asked)
+    workers.start_all([worker])
+    try:
+        command = psutil.Process(worker.pid).cmdline()
+    finally:
+        worker.close()
+    assert f"--max_concurrent_computation_calls={given}" in command

@@ -1,0 +1,114 @@
+"""The plain eager loop (`benchmarks.plain`) in a process of its own.
+
+TensorFlow reads its settings when it is imported, so that two of them take two
+processes: one with TensorFlow as it comes, as in the authors' program, and one with the
+settings of ours (`fl.environment`). A process trains one client each time it is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional, Sequence, Type
+
+import attr
+import numpy as np
+
+from benchmarks import program
+from fl import environment, wiring
+from fl.types import Prototypes
+
+ROOT = Path(__file__).parents[1]
+OURS = "--ours"
+READY = "ready\n"
+# What `fl.environment` sets and TensorFlow's speed depends on.
+SETTINGS = ("TF_ENABLE_ONEDNN_OPTS",)
+
+
+class EagerLoop:
+    """Such a process; to be used in a `with` statement."""
+
+    def __init__(self, words: Sequence[str], as_it_comes: bool):
+        """Starts it.
+
+        Args:
+            words: flags of main.py.
+            as_it_comes: whether TensorFlow keeps its own settings.
+        """
+        kept = {k: v for k, v in os.environ.items() if k not in SETTINGS}
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "benchmarks.eager"),
+                *([] if as_it_comes else [OURS]),
+                *words,
+            ],
+            cwd=ROOT,
+            env=kept,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._wait()
+
+    def __enter__(self) -> EagerLoop:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def train(self) -> None:
+        """Has it train a client."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self._wait()
+
+    def _wait(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != READY:
+            raise RuntimeError("the eager loop has ended")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains whenever a line comes in, and says when it is ready for the next."""
+    words = [word for word in argv if word != OURS]
+    config = program.protofssl(words)
+    if OURS in argv:
+        environment.prepare_tensorflow(config.threads)
+    from benchmarks.plain import PlainClient, resnet8
+    from models.specs import pool_sizes
+
+    method: Any = wiring.make_method(config, wiring.load_data(config))
+    state = attr.evolve(method.initial_state(), round_num=1)
+    client = method.clients(state)[1][0]
+    shape = method.setup.data.images.shape[1:]
+    network = resnet8(shape, pool_sizes(config.model, shape), config.bn_type)
+    network.set_weights(list(state.model_weights))
+    plain = PlainClient(network, config.opt_lr)
+    helpers = noise(state.helpers.values.shape)
+    sys.stdout.write(READY)
+    sys.stdout.flush()
+    for _ in sys.stdin:
+        plain.train(client, helpers)
+        sys.stdout.write(READY)
+        sys.stdout.flush()
+    return 0
+
+
+def noise(shape: Sequence[int]) -> Prototypes:
+    """Prototypes of every class that mean nothing."""
+    values = np.random.RandomState(0).rand(*shape).astype(np.float32)
+    return Prototypes(values=values, present=np.ones(shape[:-1], bool))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

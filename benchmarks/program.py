@@ -1,0 +1,88 @@
+"""What all benchmarks share as programs: their flags, their workers, their manners."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+
+from fl import environment, wiring
+from fl.progress import write_line
+from flags.config import ExperimentConfig
+from flags.errors import UsageError
+from flags.parse import HelpWanted, parse
+
+# (a benchmark's own numbers, the flags of main.py) -> lines of the result.
+Measure = Callable[[Mapping[str, int], Sequence[str]], Iterable[str]]
+
+EXIT_USAGE = 2
+
+
+def run(
+    name: str, argv: Sequence[str], numbers: Mapping[str, int], measure: Measure
+) -> int:
+    """Runs a benchmark; returns its exit code.
+
+    Args:
+        name: of its module.
+        argv: the command line without the program.
+        numbers: its own flags, whole numbers, with their defaults.
+        measure: what it does.
+    """
+    environment.set_up_logging()
+    try:
+        options, words = split_numbers(argv, numbers)
+        for line in measure(options, words):
+            write_line(line)
+    except HelpWanted as wanted:
+        write_line(str(wanted))
+    except UsageError as error:
+        sys.stderr.write(f"benchmarks.{name}: error: {error}\n")
+        return EXIT_USAGE
+    return 0
+
+
+def split_numbers(
+    argv: Sequence[str], defaults: Mapping[str, int]
+) -> Tuple[Dict[str, int], List[str]]:
+    """A benchmark's own flags, whole numbers of at least 1, and all other words.
+
+    Raises:
+        UsageError: for a value that is no such number.
+    """
+    numbers, words = dict(defaults), []
+    for word in argv:
+        name, _, value = word.partition("=")
+        if name[2:] not in defaults or not name.startswith("--"):
+            words.append(word)
+        elif value.isdecimal() and int(value) > 0:
+            numbers[name[2:]] = int(value)
+        else:
+            raise UsageError(f"{name}: found '{value}', must be at least 1")
+    return numbers, words
+
+
+def protofssl(words: Sequence[str]) -> ExperimentConfig:
+    """The configuration, for benchmarks that look into ProtoFSSL's round.
+
+    Raises:
+        UsageError: if it is of another method.
+    """
+    config = parse(words).config
+    if config.method != "protofssl":
+        raise UsageError(f"--method: found {config.method}, must be protofssl here")
+    return config
+
+
+@contextlib.contextmanager
+def workers(config: ExperimentConfig) -> Iterator[Path]:
+    """The workers that the configuration names; gives a folder for the meantime."""
+    environment.prepare_tensorflow(config.threads)
+    from fl.runtime import Runtime
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Runtime(wiring.make_workers(config, folder / "worker.log")):
+            yield folder
