@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -13,8 +13,6 @@ import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
-
-from fl import libc
 
 ROOT = Path(__file__).parents[1]
 WAIT_SECONDS = 30.0
@@ -31,15 +29,14 @@ class Program:
             flags: its flags.
             prefix: a command that runs it, such as one that changes the namespace.
         """
-        parent = os.getpid()
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "fl.worker", *flags],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: libc.end_with(parent),
         )
+        atexit.register(self.process.kill)
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         found = re.search(r"process (\d+)", self.line)

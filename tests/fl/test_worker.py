@@ -116,7 +116,7 @@ def open_folder() -> Iterator[Path]:
 def test_a_worker_answers_at_its_port() -> None:
     port = free_port()
     with program(f"--port={port}") as running:
-        assert f"127.0.0.1:{port}" in running.line
+        assert f"0.0.0.0:{port}" in running.line
         assert answers(f"127.0.0.1:{port}")
 
 
