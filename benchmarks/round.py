@@ -3,7 +3,7 @@
     python -m benchmarks.round [--repeats=5] [--episodes=4] [flags of main.py]
 
 Measures in one run, all in turn, for ResNet8 on 32x32 images, 130 of them an episode,
-without and with batch norm:
+without and with batch norm (or with the --bn_type that is given):
 
 * ours: the TFF round of 5 clients, seconds per episode; making the prototypes that
   clients share, broadcasting, averaging and all messages are part of it;
@@ -50,8 +50,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
     common = [*SETTING, f"--local_episode={numbers['episodes']}", *words]
-    with program.workers(program.protofssl(common)):
-        for norm in ("none", "bn"):
+    config = program.protofssl(common)
+    asked = any(word.startswith("--bn") for word in words)
+    with program.workers(config):
+        for norm in [config.bn_type] if asked else ["none", "bn"]:
             logging.info("normalisation %s: compiling", norm)
             own = [*common, f"--bn_type={norm}"]
             with EagerLoop(own, True) as plain, EagerLoop(own, False) as tuned:

@@ -11,16 +11,16 @@ from typing import Dict
 _PR_SET_PDEATHSIG = 1
 _TRIM_THRESHOLD = "MALLOC_TRIM_THRESHOLD_", -1
 _TOP_PAD = "MALLOC_TOP_PAD_", -2
-_MMAP_MAX = "MALLOC_MMAP_MAX_", -4
+_MMAP_THRESHOLD = "MALLOC_MMAP_THRESHOLD_", -3
 _ARENA_MAX = "MALLOC_ARENA_MAX", -8
 
-# glibc hands a buffer of more than 32 MB back to the kernel as soon as it is freed, and
-# the next one costs page faults all over; an activation of ResNet8 has 34 MB, a message
-# of weights 26. It also keeps a heap per thread, each with its own holes. So: a single
-# heap that holds everything and is not given back.
+# glibc hands memory back to the kernel as soon as some tens of megabytes are free, and
+# the next buffers cost page faults all over; it also keeps a heap per thread, each with
+# its own holes. So: a single heap, which is not given back. Buffers of more than 32 MB,
+# such as messages, stay apart: the holes that they leave would let the heap grow.
 _KEEPING = {
     _ARENA_MAX: 1,
-    _MMAP_MAX: 0,
+    _MMAP_THRESHOLD: 2**25,
     _TRIM_THRESHOLD: 2**31 - 1,
     _TOP_PAD: 2**26,
 }

@@ -12,7 +12,8 @@ import pytest
 from fl import libc
 
 ROOT = Path(__file__).parents[2]
-MEGABYTES = 64
+MEGABYTES = 30
+BUFFERS = 8
 
 
 def run(code: str, environment: Dict[str, str]) -> str:
@@ -52,11 +53,13 @@ if sys.argv[1:] == ["keep"]:
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-bytearray({MEGABYTES} * 2**20)
+def use():
+    buffers = [bytearray({MEGABYTES} * 2**20) for _ in range({BUFFERS})]
+
+use()
 before = faults()
-for _ in range(4):
-    bytearray({MEGABYTES} * 2**20)
-print((faults() - before) // 4)
+use()
+print(faults() - before)
 """
 
 
@@ -68,7 +71,7 @@ def faults(environment: Dict[str, str], keep: bool = False) -> int:
 @pytest.mark.skipif(not hasattr(libc._LIBC, "mallopt"), reason="needs glibc's malloc")
 def test_large_buffers_are_reused() -> None:
     """A fault is a page of 4 kB; a new buffer has one in each unless it is reused."""
-    pages = MEGABYTES * 256
+    pages = BUFFERS * MEGABYTES * 256
     assert faults({}) > pages // 2
     assert faults({}, keep=True) < pages // 8
     assert faults(libc.keeping_memory()) < pages // 8
