@@ -11,8 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Optional, Sequence, Type
+from typing import Any, Sequence
 
 import attr
 import numpy as np
@@ -29,7 +28,7 @@ SETTINGS = ("TF_ENABLE_ONEDNN_OPTS",)
 
 
 class EagerLoop:
-    """Such a process; to be used in a `with` statement."""
+    """Such a process; `close` ends it."""
 
     def __init__(self, words: Sequence[str], as_it_comes: bool):
         """Starts it.
@@ -53,15 +52,8 @@ class EagerLoop:
         )
         self._wait()
 
-    def __enter__(self) -> EagerLoop:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def close(self) -> None:
+        """Ends it."""
         self._process.kill()
         self._process.communicate()
 

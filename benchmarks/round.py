@@ -19,6 +19,7 @@ without and with batch norm (or with the --bn_type that is given):
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
@@ -56,7 +57,10 @@ def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
         for norm in [config.bn_type] if asked else ["none", "bn"]:
             logging.info("normalisation %s: compiling", norm)
             own = [*common, f"--bn_type={norm}"]
-            with EagerLoop(own, True) as plain, EagerLoop(own, False) as tuned:
+            with (
+                contextlib.closing(EagerLoop(own, True)) as plain,
+                contextlib.closing(EagerLoop(own, False)) as tuned,
+            ):
                 tasks, flops = _tasks(own, plain, tuned)
                 runs = {name: task.run for name, task in tasks.items()}
                 seconds = timing.medians(timing.interleaved(runs, numbers["repeats"]))

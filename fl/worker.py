@@ -196,13 +196,7 @@ def _wait_until_up(worker: subprocess.Popen[bytes], port: int) -> Optional[int]:
 
 
 def _announce(options: argparse.Namespace, pid: int, port: int, closed: bool) -> None:
-    """Tells a run by a line of JSON, a person by a sentence."""
-    if options.parent:
-        line = json.dumps({"pid": pid, "closed": closed})
-    else:
-        line = f"TFF's worker (process {pid}) answers at {_door(options)}"
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """Tells a run by a line of JSON, a person by a sentence; warnings come first."""
     if options.port and options.host == EVERYWHERE:
         sys.stderr.write(
             "warning: whoever reaches this port can run computations here; --host or "
@@ -213,6 +207,12 @@ def _announce(options: argparse.Namespace, pid: int, port: int, closed: bool) ->
             "warning: this system allows no network namespace, so the worker also "
             f"answers on every interface at port {port}, to everyone\n"
         )
+    if options.parent:
+        line = json.dumps({"pid": pid, "closed": closed})
+    else:
+        line = f"TFF's worker (process {pid}) answers at {_door(options)}"
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _free_port() -> int:

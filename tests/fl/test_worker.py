@@ -113,6 +113,17 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def run_worker(*flags: str) -> subprocess.CompletedProcess[str]:
+    """`python -m fl.worker` where it is expected to end at once."""
+    return subprocess.run(
+        [sys.executable, "-m", "fl.worker", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+
+
 def test_a_worker_answers_at_its_port() -> None:
     port = free_port()
     with program(f"--port={port}") as running:
@@ -140,13 +151,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(open_folder: Path) -> 
     Program(f"--socket={path}").end(signal.SIGKILL)
     assert path.exists()
     with program(f"--socket={path}"):
-        second = subprocess.run(
-            [sys.executable, "-m", "fl.worker", f"--socket={path}"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-        )
+        second = run_worker(f"--socket={path}")
         assert second.returncode == 1
         assert "cannot be opened: Address already in use" in second.stderr
         assert "Traceback" not in second.stderr
@@ -156,13 +161,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_is_not(open_folder: Path) -> 
 def test_a_file_in_the_way_stays(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("mine")
-    result = subprocess.run(
-        [sys.executable, "-m", "fl.worker", f"--socket={path}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-    )
+    result = run_worker(f"--socket={path}")
     assert result.returncode == 1
     assert "cannot be opened: Address already in use" in result.stderr
     assert path.read_text() == "mine"
@@ -207,13 +206,7 @@ def test_our_program_ends_with_tffs() -> None:
     ],
 )
 def test_mistakes_are_clear(flags: List[str], what: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "fl.worker", *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-    )
+    result = run_worker(*flags)
     assert result.returncode != 0
     assert what in result.stderr
     assert "Traceback" not in result.stderr
