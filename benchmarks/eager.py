@@ -13,12 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, Sequence
 
-import attr
-import numpy as np
-
 from benchmarks import program
 from fl import environment, wiring
-from fl.types import Prototypes
 
 ROOT = Path(__file__).parents[1]
 OURS = "--ours"
@@ -80,26 +76,19 @@ def main(argv: Sequence[str]) -> int:
     from models.specs import pool_sizes
 
     method: Any = wiring.make_method(config, wiring.load_data(config))
-    state = attr.evolve(method.initial_state(), round_num=1)
+    state = program.second_round(method)
     client = method.clients(state)[1][0]
     shape = method.setup.data.images.shape[1:]
     network = resnet8(shape, pool_sizes(config.model, shape), config.bn_type)
     network.set_weights(list(state.model_weights))
     plain = PlainClient(network, config.opt_lr)
-    helpers = noise(state.helpers.values.shape)
     sys.stdout.write(READY)
     sys.stdout.flush()
     for _ in sys.stdin:
-        plain.train(client, helpers)
+        plain.train(client, state.bank)
         sys.stdout.write(READY)
         sys.stdout.flush()
     return 0
-
-
-def noise(shape: Sequence[int]) -> Prototypes:
-    """Prototypes of every class that mean nothing."""
-    values = np.random.RandomState(0).rand(*shape).astype(np.float32)
-    return Prototypes(values=values, present=np.ones(shape[:-1], bool))
 
 
 if __name__ == "__main__":

@@ -60,10 +60,8 @@ def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> List[str]:
     with program.workers(config) as folder:
         config = attr.evolve(config, out_dir=str(folder))
         method: Any = wiring.make_method(config, wiring.load_data(config))
-        logging.info("a first round")
-        state = method.run_round(method.initial_state()).state
-        logging.info("%d more", ROUNDS)
-        tasks = _tasks(config, method, state)
+        logging.info("a first round, then %d more", ROUNDS)
+        tasks = _tasks(config, method, program.second_round(method))
         whole = {"round": tasks.pop("round")}
         seconds.update(timing.interleaved(whole, ROUNDS, warm_up=0))
         seconds.update(timing.interleaved(tasks, numbers["repeats"]))
@@ -136,16 +134,11 @@ def without_steps(client: ClientData) -> ClientData:
     _, first = np.unique(client.labeled_y, return_index=True)
     rest = np.delete(np.arange(len(client.labeled_y)), first)
     return attr.evolve(
-        client,
+        program.first_episodes(client, 0),
         labeled_x=client.labeled_x[first],
         labeled_y=client.labeled_y[first],
         unlabeled_x=np.concatenate([client.unlabeled_x, client.labeled_x[rest]]),
         unlabeled_y=np.concatenate([client.unlabeled_y, client.labeled_y[rest]]),
-        support=client.support[:0],
-        query=client.query[:0],
-        unlabeled=client.unlabeled[:0],
-        unlabeled_drawn=client.unlabeled_drawn[:0],
-        unlabeled_active=client.unlabeled_active[:0],
     )
 
 

@@ -6,10 +6,24 @@ import contextlib
 import sys
 import tempfile
 from pathlib import Path
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Sequence,
+    Tuple,
+)
+
+import attr
+import numpy as np
 
 from fl import environment, wiring
 from fl.progress import write_line
+from fl.types import ClientData, Prototypes
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
 from flags.parse import HelpWanted, parse
@@ -74,6 +88,36 @@ def protofssl(words: Sequence[str]) -> ExperimentConfig:
     if config.method != "protofssl":
         raise UsageError(f"--method: found {config.method}, must be protofssl here")
     return config
+
+
+def second_round(method: Any, helpers: int = 5) -> Any:
+    """ProtoFSSL's state before its second round, when unlabelled data counts.
+
+    Args:
+        method: the method.
+        helpers: how many clients have left prototypes, which mean nothing here.
+    """
+    classes, size = method.setup.data.num_classes, method.model.output_shape[-1]
+    bank = random_prototypes([helpers, classes, size])
+    return attr.evolve(method.initial_state(), round_num=1, bank=bank)
+
+
+def first_episodes(client: ClientData, count: int) -> ClientData:
+    """The client with the first of its episodes alone."""
+    return attr.evolve(
+        client,
+        support=client.support[:count],
+        query=client.query[:count],
+        unlabeled=client.unlabeled[:count],
+        unlabeled_drawn=client.unlabeled_drawn[:count],
+        unlabeled_active=client.unlabeled_active[:count],
+    )
+
+
+def random_prototypes(shape: Sequence[int]) -> Prototypes:
+    """Prototypes of every class that mean nothing, [H, K, D]."""
+    values = np.random.RandomState(0).rand(*shape).astype(np.float32)
+    return Prototypes(values=values, present=np.ones(shape[:-1], bool))
 
 
 @contextlib.contextmanager

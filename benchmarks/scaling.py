@@ -27,7 +27,6 @@ from absl import logging
 
 from benchmarks import program, timing
 from fl import files, wiring
-from fl.types import Prototypes
 from flags.parse import parse
 
 COMMON = (
@@ -141,12 +140,8 @@ def _point(series: str, value: int, words: Sequence[str], helpers: int) -> Point
     logging.info("making %s = %d", series, value)
     config = parse(words).config
     method: Any = wiring.make_method(config, wiring.load_data(config))
-    classes, size = method.setup.data.num_classes, method.model.output_shape[-1]
-    bank = Prototypes(
-        values=np.random.RandomState(0).rand(helpers, classes, size).astype(np.float32),
-        present=np.ones([helpers, classes], bool),
-    )
-    state = attr.evolve(method.initial_state(), round_num=1, bank=bank)
+    state = program.second_round(method, helpers)
+    classes = method.setup.data.num_classes
     return Point(
         series=series,
         value=value,
