@@ -11,13 +11,13 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Any, Tuple
 
 import attr
 import tensorflow as tf
 
 from fl import losses, prototypes
-from fl.local import LocalModel, to_float
+from fl.local import LocalModel, sum_in_turn, to_float
 from fl.types import (
     Averaged,
     Broadcast,
@@ -120,11 +120,16 @@ def make_prototypes(
 ) -> Prototypes:
     """Eq. (2) over all labelled images, with the moving statistics of batch norm."""
     total = tf.shape(labels)[0]
-    pieces = tf.TensorArray(tf.float32, size=0, dynamic_size=True, infer_shape=False)
-    for start in tf.range(0, total, EMBEDDING_BATCH):
+
+    def embed(start: tf.Tensor, pieces: tf.TensorArray) -> Tuple[Any, Any]:
         batch = images[start : start + EMBEDDING_BATCH]
         embeddings = model(to_float(batch), training=False)
-        pieces = pieces.write(pieces.size(), embeddings)
+        return start + EMBEDDING_BATCH, pieces.write(pieces.size(), embeddings)
+
+    nothing = tf.TensorArray(tf.float32, size=0, dynamic_size=True, infer_shape=False)
+    _, pieces = tf.while_loop(
+        lambda start, _: start < total, embed, (tf.constant(0), nothing)
+    )
     embeddings = tf.ensure_shape(pieces.concat(), [None, model.output_shape[-1]])
     return prototypes.class_prototypes(embeddings, labels, num_classes)
 
@@ -134,16 +139,18 @@ def _train(
 ) -> Tuple[tf.Tensor, EpisodeTerms]:
     """Runs the E episodes; the sums over them of the loss and of its terms."""
     zero = tf.constant(0.0)
-    loss_sum, sums = zero, EpisodeTerms(*[zero] * len(attr.fields(EpisodeTerms)))
-    for episode in tf.range(tf.shape(client.query)[0]):
-        loss, terms = local.minimize(
-            lambda: _episode_loss(local.model, settings, message, client, episode),  # noqa: B023
+    zeros = (zero, EpisodeTerms(*[zero] * len(attr.fields(EpisodeTerms))))
+
+    def take(episode: tf.Tensor) -> Tuple[tf.Tensor, EpisodeTerms]:
+        return local.minimize(
+            lambda: _episode_loss(local.model, settings, message, client, episode),
             message.model_weights,
             message.learning_rate,
         )
-        loss_sum += loss
-        sums = tf.nest.map_structure(tf.add, sums, terms)
-    return loss_sum, sums
+
+    sums: Tuple[tf.Tensor, EpisodeTerms]
+    sums = sum_in_turn(take, tf.shape(client.query)[0], zeros)
+    return sums
 
 
 def _episode_loss(

@@ -126,6 +126,24 @@ class LocalModel:
         return tf.constant(0.0)
 
 
+def sum_in_turn(step: Callable[[tf.Tensor], Any], count: tf.Tensor, zeros: Any) -> Any:
+    """The sum of what steps 0 to `count` - 1 return, each taken after the one before.
+
+    Args:
+        step: from its number, int32 [], to a structure of tensors.
+        count: int32 [].
+        zeros: a structure like that, of zeros.
+    """
+
+    def add(number: tf.Tensor, sums: Any) -> Tuple[tf.Tensor, Any]:
+        return number + 1, tf.nest.map_structure(tf.add, sums, step(number))
+
+    _, sums = tf.while_loop(
+        lambda number, _: number < count, add, (tf.constant(0), zeros)
+    )
+    return sums
+
+
 def to_float(images: tf.Tensor) -> tf.Tensor:
     """Images uint8 -> float32 in [0, 1], the only preprocessing there is."""
     return tf.cast(images, tf.float32) / 255.0

@@ -57,7 +57,16 @@ def _rmsprop(momentum: float) -> Optimizer:
     def step_plain(state, weights, gradients, learning_rate):  # type: ignore[no-untyped-def]
         for v, w, g in zip(state, weights, gradients):
             v.assign(RMSPROP_DECAY * v + (1.0 - RMSPROP_DECAY) * tf.square(g))
-            w.assign_sub(learning_rate * g / (tf.sqrt(v) + EPSILON))
+            # w -= learning_rate * g / (sqrt(v) + EPSILON), in one pass over the memory:
+            # Adagrad's kernel, told to leave v as it is.
+            tf.raw_ops.ResourceApplyAdagradV2(
+                var=w.handle,
+                accum=v.handle,
+                lr=learning_rate,
+                epsilon=EPSILON,
+                grad=g,
+                update_slots=False,
+            )
 
     def step_momentum(state, weights, gradients, learning_rate):  # type: ignore[no-untyped-def]
         squares, velocities = _halves(state)

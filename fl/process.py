@@ -222,7 +222,7 @@ class CollectRound:
 
         @tff.tensorflow.computation(weights_type.member, clients_type.member)
         def work(weights, client):  # type: ignore[no-untyped-def]
-            made = tf.function(make_work())(weights, client)
+            made = _traced(make_work())(weights, client)
             return _in_slots(made, client.slot, num_clients)
 
         @tff.federated_computation(weights_type, clients_type)
@@ -275,7 +275,7 @@ def _client_computation(
 
     @tff.tensorflow.computation(message_type, client_type)
     def train(message, client):  # type: ignore[no-untyped-def]
-        output = tf.function(make_update())(message, client)
+        output = _traced(make_update())(message, client)
         used = _counts(output, client)
         return Returned(
             totals=Totals(
@@ -290,6 +290,11 @@ def _client_computation(
         )
 
     return train
+
+
+def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a graph; loops over tensors are explicit, and rewriting code takes seconds."""
+    return tf.function(function, autograph=False)
 
 
 def _counts(output: ClientOutput, client: Any) -> tf.Tensor:

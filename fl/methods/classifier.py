@@ -96,6 +96,7 @@ class ClassifierMethod(base.Method):
             lambda images, labels: evaluation.score_with_logits(
                 self.model, images, labels
             ),
+            autograph=False,
             reduce_retracing=True,
         )
 

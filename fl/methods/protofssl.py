@@ -72,6 +72,7 @@ class ProtoFSSL(base.Method):
             lambda sets, images, labels: evaluation.score_with_prototypes(
                 self.model, sets, images, labels, config.distance
             ),
+            autograph=False,
             reduce_retracing=True,
         )
 

@@ -13,7 +13,7 @@ import attr
 import tensorflow as tf
 
 from data.episodes import Steps
-from fl.local import LocalModel, to_float
+from fl.local import LocalModel, sum_in_turn, to_float
 from fl.types import Array, Averaged, ClientOutput, Weights
 
 
@@ -205,12 +205,15 @@ def client_update(
         client.optimizer_state if own_optimizer else message.optimizer_state,
     )
     step.begin(message, client)
-    loss_sum = tf.constant(0.0)
-    sums = Figures(*[tf.constant(0.0)] * len(attr.fields(Figures)))
-    for number in tf.range(tf.shape(client.steps.labeled_count)[0]):
+    zero = tf.constant(0.0)
+    zeros = (zero, Figures(*[zero] * len(attr.fields(Figures))))
+
+    def take(number: tf.Tensor) -> Tuple[tf.Tensor, Figures]:
         loss, figures = step.take(message, _batch(client, number))
-        loss_sum += figures.labeled_count * loss
-        sums = tf.nest.map_structure(tf.add, sums, figures)
+        return figures.labeled_count * loss, figures
+
+    num_steps = tf.shape(client.steps.labeled_count)[0]
+    loss_sum, sums = sum_in_turn(take, num_steps, zeros)
     num_examples = tf.shape(client.labeled_y)[0] + tf.shape(client.unlabeled_y)[0]
     state = local.optimizer_state
     finish = step.finish(message, client)
