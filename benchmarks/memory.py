@@ -62,8 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
-    parts = [word for word in words if word in PARTS] or PARTS
-    flags = [word for word in words if word not in PARTS]
+    parts, flags = program.split_parts(words, PARTS)
     parse(flags)
     for part in parts:
         yield from _run_part(part, numbers["rounds"], flags)

@@ -78,6 +78,14 @@ def split_numbers(
     return numbers, words
 
 
+def split_parts(
+    words: Sequence[str], parts: Sequence[str]
+) -> Tuple[Sequence[str], List[str]]:
+    """The parts of a benchmark that are named, or all of them; and all other words."""
+    named = [word for word in words if word in parts]
+    return named or parts, [word for word in words if word not in parts]
+
+
 def protofssl(words: Sequence[str]) -> ExperimentConfig:
     """The configuration, for benchmarks that look into ProtoFSSL's round.
 

@@ -1,15 +1,15 @@
 """How the cost of a round grows with clients, helpers and classes.
 
-    python -m benchmarks.scaling [--repeats=3] [--out_dir=runs] [flags of main.py]
+    python -m benchmarks.scaling [m] [H] [K] [--repeats=5] [--out_dir=runs] [flags]
 
 Runs rounds of ProtoFSSL (ResNet8, 32x32 images of noise: speed does not depend on what
 they show), all in turn, and tells seconds per client and episode
 
 * with m = 5, 10, 20, 30 active clients, which should be constant within 10 %;
 * with H = 1, 5, 10, 30 helpers, within 5 %;
-* with K = 10 and 100 classes, also per image, as an episode then has more of them.
+* with K = 10 and 100 classes, also per image, as an episode then has more of them;
 
-Writes <out_dir>/scaling.csv and scaling.png.
+or only what is named. Writes <out_dir>/scaling.csv and scaling.png.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import functools
 import io
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import attr
 import numpy as np
@@ -38,8 +38,6 @@ COMMON = (
     "--optimizer_state=fresh",
     "--helper_policy=newest",
 )
-CLIENTS = (5, 10, 20, 30)
-HELPERS = (1, 5, 10, 30)
 CLASSES = (10, 100)
 FEW_CLIENTS = 5
 IMAGES_A_CLASS = {10: 500, 100: 200}
@@ -71,17 +69,21 @@ class Point:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
-    return program.run("scaling", argv, {"repeats": 3}, _measure)
+    return program.run("scaling", argv, {"repeats": 5}, _measure)
 
 
 def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> List[str]:
-    config = program.protofssl([*COMMON, "--dataset=cifar10", *words])
+    named, flags = program.split_parts(words, tuple(SERIES))
+    config = program.protofssl([*COMMON, "--dataset=cifar10", *flags])
     with program.workers(config) as folder:
         write_noise(folder)
-        common = [*COMMON, f"--data_dir={folder}", *words]
-        points = [_clients_point(common, m) for m in CLIENTS]
-        points += [_helpers_point(common, h) for h in HELPERS]
-        points += [_classes_point(common, k) for k in CLASSES]
+        common = [*COMMON, f"--data_dir={folder}", *flags]
+        points = [
+            make(common, value)
+            for name in named
+            for make, values in [SERIES[name]]
+            for value in values
+        ]
         seconds = timing.medians(
             timing.interleaved({p.name: p.run for p in points}, numbers["repeats"])
         )
@@ -151,6 +153,13 @@ def _point(series: str, value: int, words: Sequence[str], helpers: int) -> Point
     )
 
 
+SERIES: Mapping[str, Tuple[Callable[[Sequence[str], int], Point], Sequence[int]]] = {
+    "m": (_clients_point, (5, 10, 20, 30)),
+    "H": (_helpers_point, (1, 5, 10, 30)),
+    "K": (_classes_point, CLASSES),
+}
+
+
 def row_of(point: Point, seconds: float) -> Dict[str, Any]:
     """A line of the table: seconds of the round, per client, and ms per image."""
     each = seconds / point.clients
@@ -194,12 +203,13 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     labels = {"m": "active clients m", "H": "helpers H", "K": "classes K"}
-    figure, axes = plt.subplots(1, len(labels), figsize=(10, 3.2))
-    for axis, (series, label) in zip(axes, labels.items()):
+    found = [series for series in labels if any(r["varies"] == series for r in rows)]
+    figure, axes = plt.subplots(1, len(found), figsize=(10, 3.2), squeeze=False)
+    for axis, series in zip(axes[0], found):
         own = [row for row in rows if row["varies"] == series]
         column = "ms_an_image" if series == "K" else "seconds_a_client"
         axis.plot([r["value"] for r in own], [r[column] for r in own], marker="o")
-        axis.set_xlabel(label)
+        axis.set_xlabel(labels[series])
         axis.set_ylabel("ms per image" if series == "K" else "seconds per client")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)

@@ -41,6 +41,21 @@ def test_own_numbers_are_taken_out_of_the_words() -> None:
             program.split_numbers([word], own)
 
 
+def test_parts_are_those_named_or_all() -> None:
+    parts = ("flat", "active")
+    assert program.split_parts(["--seed=1"], parts) == (parts, ["--seed=1"])
+    assert program.split_parts(["active", "--a=b"], parts) == (["active"], ["--a=b"])
+
+
+def test_in_a_second_round_unlabelled_data_counts(make_small: Any) -> None:
+    method = make_small()
+    state = method.with_helpers(program.second_round(method, helpers=2))
+    assert state.helpers.present.any()
+    client = method.clients(state)[1][0]
+    assert client.unlabeled_active.all()
+    assert len(program.first_episodes(client, 1).unlabeled_active) == 1
+
+
 def test_report_says_when_the_floor_is_not_to_be_trusted() -> None:
     """Floor: 6 GFLOP in 2 s are 3 GFLOP/s, of 8 GFLOP in 2 s or in 1.9 s."""
     eager = {"eager": 4.0, "tuned": 3.0}

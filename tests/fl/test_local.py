@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fl import optimizers
-from fl.local import LocalModel, Regularization, to_float
+from fl.local import LocalModel, Regularization, sum_in_turn, to_float
 
 RATE = tf.constant(0.1)
 NOTHING = Regularization()
@@ -191,6 +191,23 @@ def test_loss_is_told_before_the_step_inside_a_graph() -> None:
 
     np.testing.assert_allclose(step(), 5.0, rtol=1e-6)
     np.testing.assert_allclose(kernel.numpy(), [[2.9]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_steps_are_taken_in_turn_and_what_they_return_adds_up(graph: bool) -> None:
+    """v <- 2 v + i from 1: 2, 5, 12, which sum to 19; a count of each: 3."""
+    value = tf.Variable(1.0)
+
+    def step(number: tf.Tensor) -> Any:
+        told = value.assign(2.0 * value + tf.cast(number, tf.float32))
+        return {"told": tf.identity(told), "count": tf.constant(1.0)}
+
+    def run(count: tf.Tensor) -> Any:
+        return sum_in_turn(step, count, {"told": tf.constant(0.0), "count": 0.0})
+
+    found = (tf.function(run, autograph=False) if graph else run)(tf.constant(3))
+    assert (float(found["told"]), float(found["count"])) == (19.0, 3.0)
+    assert float(value) == 12.0
 
 
 def test_images_become_floats_up_to_one() -> None:
