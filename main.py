@@ -81,10 +81,11 @@ def train(config: ExperimentConfig) -> None:
         from fl import experiment
         from fl.runtime import Runtime, RuntimeFailure
 
+        method = wiring.make_method(config, data)
         folder.begin()
         try:
             with Runtime(workers):
-                experiment.run(config, wiring.make_method(config, data), folder)
+                experiment.run(config, method, folder)
         except (RuntimeFailure, FolderLost, experiment.Diverged) as error:
             sys.exit(_complain(str(error), EXIT_FAILURE))
 

@@ -32,6 +32,22 @@ from fl.types import ClientOutput
 MakeUpdate = Callable[[], Callable[[Any, Any], ClientOutput]]
 
 
+# What TFF's messages, which are protocol buffers, can hold.
+MESSAGE_BYTES = 2**31 - 1
+
+
+class MessageTooLarge(Exception):
+    """What the clients of a round return is more than a message holds.
+
+    Attributes:
+        most_clients: how many of them would fit.
+    """
+
+    def __init__(self, most_clients: int):
+        super().__init__(f"a message holds the rows of {most_clients} clients")
+        self.most_clients = most_clients
+
+
 @attr.frozen(eq=False)
 class Totals:
     """Sums over clients: of weight times what is averaged, and of the weights."""
@@ -103,11 +119,15 @@ class ParallelRound:
             message_spec: structure of `tf.TensorSpec` of what is broadcast.
             client_spec: the same of a client's input; it has a field `slot`.
             num_clients: how many clients take part in a round.
+
+        Raises:
+            MessageTooLarge: if they return more than a message holds.
         """
         message_type, clients_type = _placed_types(message_spec, client_spec)
         train = _client_computation(
             make_update, message_type.member, clients_type.member, num_clients
         )
+        _check_size(train.type_signature.result, num_clients)
         divide = tff.tensorflow.computation(
             _weighted_mean, train.type_signature.result.totals
         )
@@ -290,6 +310,19 @@ def _client_computation(
         )
 
     return train
+
+
+def _check_size(returned: Any, num_clients: int) -> None:
+    """Whether sums, and a row each of what is apart, fit into a message."""
+    rows = _type_bytes(returned.slots) + _type_bytes(returned.kept)
+    space = MESSAGE_BYTES - _type_bytes(returned.totals)
+    if rows > space:
+        raise MessageTooLarge(space * num_clients // rows)
+
+
+def _type_bytes(type_: Any) -> int:
+    specs = tf.nest.flatten(tff.types.type_to_tf_tensor_specs(type_))
+    return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
 
 
 def _traced(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -277,6 +277,25 @@ def test_interrupted_while_starting(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_mistake_that_the_method_finds_leaves_nothing_behind(tmp_path: Path) -> None:
+    """90 optimizers of 26 MB, which FixMatch's clients keep, are over 2 GB."""
+    clients = ["--num_client=90", "--num_active_client=90", "--num_label=1"]
+    result = subprocess.run(
+        [
+            *(sys.executable, "main.py", f"--out_dir={tmp_path / 'new'}"),
+            *("--method=fixmatch", "--workers=2", "--num_unlabel=5", *clients),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 2
+    complaint = result.stderr.splitlines()[-1]
+    assert complaint.startswith("main.py: error: --num_active_client: found 90")
+    assert not list(tmp_path.rglob("*.json"))
+
+
 @pytest.mark.slow
 def test_default_run_learns_within_four_minutes(tmp_path: Path) -> None:
     """`python main.py` shows that the method works: far above the 10 % of chance."""

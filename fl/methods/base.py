@@ -14,9 +14,10 @@ from fl.client_states import Arrays, ClientStates, StatesInMemory
 from fl.evaluation import ScoreFn
 from fl.local import LocalModel, ModelFn, Regularization
 from fl.optimizers import Optimizer, make_optimizer
-from fl.process import ParallelRound, SequentialRound
+from fl.process import MessageTooLarge, ParallelRound, SequentialRound
 from fl.types import ClientOutput, Weights
 from flags.config import ExperimentConfig
+from flags.errors import UsageError
 from flags.workers import parse_workers
 
 Round = Union[ParallelRound, SequentialRound]
@@ -144,6 +145,9 @@ def bind_round(
     Clients train in turns where one hands its optimizer on to the next, and on a single
     worker where each keeps its own: that is as large as the weights, and turns need no
     slots for it.
+
+    Raises:
+        UsageError: if there are more clients than a message has room for.
     """
     config = setup.config
     several = parse_workers(config.workers).number > 1
@@ -157,7 +161,14 @@ def bind_round(
         hand_on = _HAND_ON[config.optimizer_state]
         made = SequentialRound(trace_update, message_spec, client_spec, hand_on)
     else:
-        made = ParallelRound(trace_update, message_spec, client_spec, num_clients)
+        try:
+            made = ParallelRound(trace_update, message_spec, client_spec, num_clients)
+        except MessageTooLarge as error:
+            raise UsageError(
+                f"--num_active_client: found {config.num_active_client}; what so many "
+                "keep and return is more than one of TFF's messages holds; must be at "
+                f"most {error.most_clients} here"
+            ) from None
     back_to_eager(setup.model_fn)
     return made
 

@@ -89,6 +89,21 @@ def test_type_of_the_parallel_round(parallel: process.ParallelRound) -> None:
     )
 
 
+def test_clients_that_keep_too_much_for_a_message_are_refused(worker: Any) -> None:
+    """4 MiB kept and three numbers a client: 511 of them stay under 2 GiB, 512 not."""
+
+    def make_keeping_update() -> Any:
+        update = make_parallel_update()
+        return lambda message, client: attr.evolve(
+            update(message, client), kept=tf.zeros([2**20])
+        )
+
+    process.ParallelRound(make_keeping_update, MESSAGE, CLIENT, 511)
+    with pytest.raises(process.MessageTooLarge) as refused:
+        process.ParallelRound(make_keeping_update, MESSAGE, CLIENT, 512)
+    assert refused.value.most_clients == 511
+
+
 def test_type_of_a_turn(sequential: process.SequentialRound) -> None:
     """One client's sums, its row, and what it hands on; the mean comes later."""
     assert sequential.computation.type_signature.compact_representation() == (
