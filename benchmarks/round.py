@@ -9,8 +9,9 @@ without and with batch norm (or with the --bn_type that is given):
   clients share, broadcasting, averaging and all messages are part of it, so that fewer
   episodes than the paper's 10 make each one dearer;
 * sequential: the same with the optimizer handed from client to client;
-* eager: the same maths as a plain eager Keras loop, as the authors' program has it,
-  with TensorFlow as it comes;
+* eager: a client's episodes as a plain eager Keras loop, as the authors' program has
+  it, with TensorFlow as it comes (without prototypes to share, so it looks a little
+  better than it is);
 * tuned: the same loop with the settings that ours gives TensorFlow (oneDNN, which
   TensorFlow leaves off on processors without AVX-512);
 * floor: the network's convolutions alone (`benchmarks.floor`);

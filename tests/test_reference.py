@@ -33,6 +33,9 @@ from models.init import initial_weights
 ROOT = Path(__file__).parents[1]
 INIT = "numpy:7"
 SPLIT_TOLERANCE = 1e-6
+# Of 3,000 held-out images one or two lie so near between two classes that the rounding
+# of another processor decides.
+ACCURACY_TOLERANCE = 2.5 / 3000
 LOSS_TOLERANCE = 1e-4
 PROTOTYPE_TOLERANCE = 1e-3
 KERNEL_TOLERANCE = 1e-2
@@ -134,7 +137,9 @@ def check_evaluation(run: RunFiles, wanted: Mapping[str, Any]) -> None:
     ours = {"val": (row.val_acc, row.val_loss), "test": (row.test_acc, row.test_loss)}
     for part, (accuracy, loss) in ours.items():
         if wanted.get(part):
-            assert accuracy == pytest.approx(wanted[part]["acc"], abs=1e-6)
+            assert accuracy == pytest.approx(
+                wanted[part]["acc"], abs=ACCURACY_TOLERANCE
+            )
             assert loss == pytest.approx(wanted[part]["loss"], rel=LOSS_TOLERANCE)
 
 
