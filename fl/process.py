@@ -19,13 +19,14 @@ sum of these arrays is the list. Weighted sums and slots go through a single
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 import attr
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fl import held
 from fl.types import ClientOutput
 
 # Makes, while a computation is traced, the update: (message, client) -> ClientOutput.
@@ -72,6 +73,24 @@ class Returned:
     slots: Any
     handed_on: Any
     kept: Any
+
+
+@attr.frozen(eq=False)
+class Apart:
+    """What the server gets of a client apart from the sums."""
+
+    slots: Any
+    kept: Any
+
+
+@attr.frozen(eq=False)
+class Turn:
+    """What a turn leaves: for the next one, for the end, and of its client apart."""
+
+    message: Any
+    totals: Any
+    handed_on: Any
+    apart: Apart
 
 
 @attr.frozen(eq=False)
@@ -160,9 +179,10 @@ class ParallelRound:
 class SequentialRound:
     """One client after another, each waiting for something of the one before.
 
-    Each turn is a federated computation with one client. A single computation of all
-    turns would keep what is handed on inside the worker, but the worker would compile
-    every turn apart and hold the memory of all of them.
+    Each turn is a federated computation with one client. What the next turn wants, the
+    weights, the sums so far and what was handed on, stays at the worker. (A single
+    computation of all turns would do that too, but the worker would compile every turn
+    apart and hold the memory of all of them.)
     """
 
     def __init__(
@@ -180,41 +200,78 @@ class SequentialRound:
             client_spec: see there.
             hand_on: (message, what the client handed on) -> the message for the next.
         """
-        self._hand_on = hand_on
-        message_type, clients_type = _placed_types(message_spec, client_spec)
-        train = _client_computation(
-            make_update, message_type.member, clients_type.member, 1
+        self._message_type, self._clients_type = _placed_types(
+            message_spec, client_spec
         )
+        message_type = self._message_type.member
+        train = _client_computation(
+            make_update, message_type, self._clients_type.member, 1
+        )
+        returned_type = train.type_signature.result
+        totals_type = returned_type.totals
+        pass_on = tff.tensorflow.computation(
+            hand_on, [message_type, returned_type.handed_on]
+        )
+        add = tff.tensorflow.computation(_sum, [totals_type, totals_type])
+        divide = tff.tensorflow.computation(_weighted_mean, totals_type)
+        no_totals = tff.tensorflow.computation(lambda: _zeros(totals_type))
 
-        @tff.federated_computation(message_type, clients_type)
-        def run_turn(message, clients):  # type: ignore[no-untyped-def]
-            return tff.federated_sum(
+        @tff.federated_computation
+        def begin():  # type: ignore[no-untyped-def]
+            return tff.federated_eval(no_totals, tff.SERVER)
+
+        @tff.federated_computation(
+            self._message_type,
+            tff.FederatedType(totals_type, tff.SERVER),
+            self._clients_type,
+        )
+        def run_turn(message, totals, clients):  # type: ignore[no-untyped-def]
+            returned = tff.federated_sum(
                 tff.federated_map(train, (tff.federated_broadcast(message), clients))
             )
+            return Turn(
+                message=tff.federated_map(pass_on, (message, returned.handed_on)),
+                totals=tff.federated_map(add, (totals, returned.totals)),
+                handed_on=returned.handed_on,
+                apart=Apart(returned.slots, returned.kept),
+            )
+
+        turn_type = run_turn.type_signature.result
+
+        @tff.federated_computation(turn_type.apart)
+        def fetch(apart):  # type: ignore[no-untyped-def]
+            return apart
+
+        @tff.federated_computation(turn_type.totals, turn_type.handed_on)
+        def end(totals, handed_on):  # type: ignore[no-untyped-def]
+            return tff.federated_map(divide, totals), handed_on
 
         self.computation = run_turn
+        self._begin, self._run_turn = _at_worker(begin), _at_worker(run_turn)
+        self._fetch, self._end = fetch, end
 
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
         """Runs the turns in TFF's runtime, in the order given."""
-        rows: List[Any] = []
-        kept: List[Any] = []
-        handed, totals = message, Totals(0.0, 0.0)
+        given = held.sent(message, self._message_type, 1)
+        totals = held.called(self._begin)
+        apart = []
         for client in clients:
-            turn = self.computation(handed, [client])
-            totals = _sum(totals, turn.totals) if rows else turn.totals
-            handed = self._hand_on(handed, turn.handed_on)
-            rows.append(turn.slots)
-            kept.append(_row(turn.kept, 0))
-        slots = tf.nest.map_structure(lambda *x: np.concatenate(x), *rows)
-        with np.errstate(invalid="ignore"):  # Nobody may count.
-            mean = _weighted_mean(totals)
+            data = held.sent([client], self._clients_type, 1)
+            turn = held.called(self._run_turn, given, totals, data)
+            given, totals, handed_on, own = (turn[i] for i in range(4))
+            apart.append(self._fetch(own))
+            turn.forget_sources()
+        mean, last = self._end(totals, handed_on)
+        slots = tf.nest.map_structure(
+            lambda *x: np.concatenate(x), *(one.slots for one in apart)
+        )
         return Exchange(
             mean=mean,
             own=slots.own,
-            handed_on=turn.handed_on,
-            kept=kept,
+            handed_on=last,
+            kept=[_row(one.kept, 0) for one in apart],
             bytes_down=len(clients) * num_bytes(message),
-            bytes_up=_bytes_up(clients, (mean, turn.handed_on), slots.own),
+            bytes_up=_bytes_up(clients, (mean, last), slots.own),
             used=slots.used.astype(bool),
         )
 
@@ -355,7 +412,18 @@ def _handed_on(used: tf.Tensor, output: ClientOutput) -> Any:
 
 
 def _sum(first: Any, second: Any) -> Any:
-    return tf.nest.map_structure(np.add, first, second)
+    return tf.nest.map_structure(tf.add, first, second)
+
+
+def _zeros(type_: Any) -> Any:
+    specs = tff.types.type_to_tf_tensor_specs(type_)
+    return tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), specs)
+
+
+def _at_worker(computation: tff.Computation) -> held.Held:
+    """A computation with one client at most, compiled and ready to be called there."""
+    made = tff.backends.native.desugar_and_transform_to_native(computation)
+    return held.sent(made, made.type_signature, 1)
 
 
 def _row(structure: Any, slot: int) -> Any:

@@ -105,13 +105,16 @@ def test_clients_that_keep_too_much_for_a_message_are_refused(worker: Any) -> No
 
 
 def test_type_of_a_turn(sequential: process.SequentialRound) -> None:
-    """One client's sums, its row, and what it hands on; the mean comes later."""
+    """Message and sums go in and come out; and a client's row and what it hands on."""
     assert sequential.computation.type_signature.compact_representation() == (
         "(<message=<base=float32[2],carried=float32>@SERVER,"
+        "totals=<weighted=float32[2],weight=float32>@SERVER,"
         "clients={<value=float32,weight=float32,slot=int32>}@CLIENTS> -> "
-        "<totals=<weighted=float32[2],weight=float32>,"
-        "slots=<own=<value=float32[1],large=int32[1]>,used=int32[1]>,"
-        "handed_on=float32,kept=<>>@SERVER)"
+        "<message=<base=float32[2],carried=float32>@SERVER,"
+        "totals=<weighted=float32[2],weight=float32>@SERVER,"
+        "handed_on=float32@SERVER,"
+        "apart=<slots=<own=<value=float32[1],large=int32[1]>,used=int32[1]>@SERVER,"
+        "kept=<>@SERVER>>)"
     )
 
 
