@@ -187,7 +187,8 @@ class _Link(tff.framework.AsyncContext):
         return await loop.run_in_executor(self._thread, self.context.invoke, comp, arg)
 
     def _executor(self, cardinalities: Mapping[Any, int]) -> Any:
-        made = tff.framework.RemoteExecutor(self._stub)
+        # Values are whole sets of weights: they are freed at once, not by the dozen.
+        made = tff.framework.RemoteExecutor(self._stub, dispose_batch_size=1)
         made.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
         return made
 

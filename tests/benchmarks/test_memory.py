@@ -32,16 +32,17 @@ def test_reads_a_process_and_what_descends_from_it() -> None:
     assert 50e6 < sum(size for _, size in sizes) < 200e6
 
 
-def test_growth_is_from_round_ten_to_the_last() -> None:
-    """Largest of each round: program 100 -> 103, worker 200 -> 190; round 9 is out."""
+def test_growth_is_from_round_ten_to_the_round_asked_for() -> None:
+    """Largest of each: program 100 -> 103, worker 200 -> 190; 9 and 13 are out."""
     million = 10**6
     samples = [
         Sample(9, 500 * million, 500 * million),
         Sample(10, 90 * million, 200 * million),
         Sample(10, 100 * million, 150 * million),
         Sample(12, 103 * million, 190 * million),
+        Sample(13, 500 * million, 500 * million),
     ]
-    title, program, worker = memory.flat_lines(samples)
+    title, program, worker = memory.flat_lines(samples, 12)
     assert title.endswith("from round 10 to round 12")
     assert "100 MB" in program
     assert "+3.0 %" in program
