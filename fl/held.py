@@ -84,13 +84,19 @@ def sent(value: Any, type_signature: tff.Type, num_clients: int) -> Held:
     )
 
 
-def called(function: Held, *arguments: Held) -> Held:
+def function(computation: tff.Computation, num_clients: int) -> Held:
+    """A computation, compiled, to be `called` at the worker."""
+    compiled = tff.backends.native.desugar_and_transform_to_native(computation)
+    return sent(compiled, compiled.type_signature, num_clients)
+
+
+def called(function_: Held, *arguments: Held) -> Held:
     """What a computation, itself at the worker, makes of values that are there."""
 
     async def call(executor: Any) -> Any:
         values = [await argument.ingest(executor) for argument in arguments]
         argument = await executor.create_struct(values) if values else None
-        return await executor.create_call(await function.ingest(executor), argument)
+        return await executor.create_call(await function_.ingest(executor), argument)
 
-    type_ = function.type_signature.result
-    return Held(type_, function.cardinality[tff.CLIENTS], call, arguments)
+    type_ = function_.type_signature.result
+    return Held(type_, function_.cardinality[tff.CLIENTS], call, arguments)

@@ -247,7 +247,10 @@ class SequentialRound:
             return tff.federated_map(divide, totals), handed_on
 
         self.computation = run_turn
-        self._begin, self._run_turn = _at_worker(begin), _at_worker(run_turn)
+        self._begin, self._run_turn = (
+            held.function(begin, 1),
+            held.function(run_turn, 1),
+        )
         self._fetch, self._end = fetch, end
 
     def __call__(self, message: Any, clients: Sequence[Any]) -> Exchange:
@@ -418,12 +421,6 @@ def _sum(first: Any, second: Any) -> Any:
 def _zeros(type_: Any) -> Any:
     specs = tff.types.type_to_tf_tensor_specs(type_)
     return tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), specs)
-
-
-def _at_worker(computation: tff.Computation) -> held.Held:
-    """A computation with one client at most, compiled and ready to be called there."""
-    made = tff.backends.native.desugar_and_transform_to_native(computation)
-    return held.sent(made, made.type_signature, 1)
 
 
 def _row(structure: Any, slot: int) -> Any:

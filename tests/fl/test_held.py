@@ -40,9 +40,8 @@ def number(value: float) -> Held:
     return held.sent(np.float32(value), AT_SERVER, 1)
 
 
-def function() -> Held:
-    compiled = tff.backends.native.desugar_and_transform_to_native(add_and_double)
-    return held.sent(compiled, compiled.type_signature, 1)
+def both(first: Held, second: Held) -> Held:
+    return held.called(held.function(add_and_double, 1), first, second)
 
 
 @pytest.fixture
@@ -59,8 +58,8 @@ def kill_worker(runtime: Runtime) -> None:
 
 def test_a_value_passes_from_computation_to_computation(worker: Any) -> None:
     """(3 + 4, 6), and of these (7 + 6, 14)."""
-    turn = held.called(function(), number(3), number(4))
-    again = held.called(function(), turn[0], turn[1])
+    turn = both(number(3), number(4))
+    again = both(turn[0], turn[1])
     assert fetch(again[0]) == 13
     assert fetch(again[1]) == 14
     assert fetch(turn[0]) == 7
@@ -70,8 +69,8 @@ def test_it_is_made_anew_when_the_worker_is_lost(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With all it was made from, although that had been freed."""
-    turn = held.called(function(), number(3), number(4))
-    again = held.called(function(), turn[0], turn[1])
+    turn = both(number(3), number(4))
+    again = both(turn[0], turn[1])
     assert fetch(again[0]) == 13
     again.forget_sources()
     kill_worker(runtime)
