@@ -2,7 +2,8 @@
 
 TensorFlow reads its settings when it is imported, so that two of them take two
 processes: one with TensorFlow as it comes, as in the authors' program, and one with the
-settings of ours (`fl.environment`). A process trains one client each time it is asked.
+settings of ours (`fl.environment`). A process trains one client each time it is asked,
+for as many episodes as it is told.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class EagerLoop:
         self._process.kill()
         self._process.communicate()
 
-    def train(self) -> None:
-        """Has it train a client."""
+    def train(self, episodes: int) -> None:
+        """Has it train a client so many episodes, of those that the flags give it."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{episodes}\n")
         self._process.stdin.flush()
         self._wait()
 
@@ -67,7 +68,7 @@ class EagerLoop:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains whenever a line comes in, and says when it is ready for the next."""
+    """Trains whenever a number comes in, and says when it is ready for the next."""
     words = [word for word in argv if word != OURS]
     config = program.protofssl(words)
     if OURS in argv:
@@ -84,8 +85,9 @@ def main(argv: Sequence[str]) -> int:
     plain = PlainClient(network, config.opt_lr)
     sys.stdout.write(READY)
     sys.stdout.flush()
-    for _ in sys.stdin:
-        plain.train(client, state.bank)
+    for line in sys.stdin:
+        plain.train(program.first_episodes(client, int(line)), state.bank)
+        plain.prototypes(client)
         sys.stdout.write(READY)
         sys.stdout.flush()
     return 0

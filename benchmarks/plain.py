@@ -75,6 +75,12 @@ class PlainClient:
             for number in range(len(client.query))
         ]
 
+    def prototypes(self, client: ClientData) -> np.ndarray:
+        """What a client shares: class means of all its labelled images, [K, D]."""
+        images = tf.cast(client.labeled_x, tf.float32) / 255.0
+        made: np.ndarray = _means(self.model(images), client.labeled_y).numpy()
+        return made
+
     def _episode(self, client: ClientData, helpers: Prototypes, number: int) -> float:
         images, sizes = _episode_images(client, number)
         labels = client.labeled_y[client.query[number]]
@@ -108,7 +114,7 @@ def _episode_images(client: ClientData, number: int) -> Tuple[np.ndarray, List[i
 
 
 def _means(embeddings: tf.Tensor, labels: np.ndarray) -> tf.Tensor:
-    """Prototypes [K, D] of classes 0 to K - 1, each with a support image."""
+    """Prototypes [K, D] of classes 0 to K - 1, each with an image."""
     return tf.stack(
         [
             tf.reduce_mean(tf.boolean_mask(embeddings, labels == k), axis=0)

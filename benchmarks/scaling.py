@@ -84,10 +84,9 @@ def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> List[str]:
             for make, values in [SERIES[name]]
             for value in values
         ]
-        seconds = timing.medians(
-            timing.interleaved({p.name: p.run for p in points}, numbers["repeats"])
-        )
-    rows = [row_of(point, seconds[point.name]) for point in points]
+        tasks = {point.name: point.run for point in points}
+        seconds = timing.interleaved(tasks, numbers["repeats"])
+    rows = table_rows(points, seconds)
     out_dir = Path(config.out_dir)
     _write(rows, out_dir)
     place = f"table and picture: {out_dir}/scaling.csv, scaling.png"
@@ -160,27 +159,44 @@ SERIES: Mapping[str, Tuple[Callable[[Sequence[str], int], Point], Sequence[int]]
 }
 
 
-def row_of(point: Point, seconds: float) -> Dict[str, Any]:
-    """A line of the table: seconds of the round, per client, and ms per image."""
-    each = seconds / point.clients
-    return {
-        "varies": point.series,
-        "value": point.value,
-        "seconds": seconds,
-        "seconds_a_client": each,
-        "ms_an_image": 1000 * each / point.images,
-    }
+def table_rows(
+    points: Sequence[Point], seconds: Mapping[str, Sequence[float]]
+) -> List[Dict[str, Any]]:
+    """The table: medians, and ratios to the first point of the same series.
+
+    Args:
+        points: what was measured.
+        seconds: of a round, by a point's name, turn by turn.
+    """
+    medians = timing.medians(seconds)
+    rows = []
+    for point in points:
+        first = next(p for p in points if p.series == point.series)
+        ratio = timing.ratio(seconds[point.name], seconds[first.name])
+        ratio *= first.clients / point.clients
+        each = medians[point.name] / point.clients
+        rows.append(
+            {
+                "varies": point.series,
+                "value": point.value,
+                "seconds": medians[point.name],
+                "seconds_a_client": each,
+                "ratio_a_client": ratio,
+                "ms_an_image": 1000 * each / point.images,
+                "ratio_an_image": ratio * first.images / point.images,
+            }
+        )
+    return rows
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> List[str]:
-    """The rows, each with its ratio to the first of its series."""
+    """The table as text."""
     lines = [f"{'':8} {'s/client':>9} {'ratio':>6} {'ms/image':>9} {'ratio':>6}"]
     for row in rows:
-        first = next(r for r in rows if r["varies"] == row["varies"])
-        ratios = [row[k] / first[k] for k in ("seconds_a_client", "ms_an_image")]
         lines.append(
             f"{row['varies']} = {row['value']:<4d} {row['seconds_a_client']:9.3f} "
-            f"{ratios[0]:6.2f} {row['ms_an_image']:9.2f} {ratios[1]:6.2f}"
+            f"{row['ratio_a_client']:6.2f} {row['ms_an_image']:9.2f} "
+            f"{row['ratio_an_image']:6.2f}"
         )
     return lines
 

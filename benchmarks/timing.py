@@ -1,10 +1,15 @@
-"""Measuring several things in turn, so that a machine's moods meet them alike."""
+"""Measuring several things in turn, so that a machine's moods meet them alike.
+
+Ratios are taken turn by turn, and then their median: what slows the machine for a while
+slows both sides of a ratio.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import Any, Callable, Dict, List, Mapping
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from tqdm import tqdm
 
@@ -32,6 +37,29 @@ def interleaved(
     return seconds
 
 
-def medians(seconds: Mapping[str, List[float]]) -> Dict[str, float]:
+def medians(seconds: Mapping[str, Sequence[float]]) -> Dict[str, float]:
     """The median of each."""
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def ratio(seconds: Sequence[float], base: Sequence[float]) -> float:
+    """The median over the turns of one task's seconds over another's."""
+    return statistics.median(one / other for one, other in zip(seconds, base))
+
+
+class Stolen:
+    """The share of this machine's work that waited for other machines on its host."""
+
+    def __init__(self, source: Path = Path("/proc/stat")):
+        self._source = source
+        self._start = self._read()
+
+    def share(self) -> float:
+        """Of the time since this was made in which a processor had work."""
+        busy, stolen = (now - then for now, then in zip(self._read(), self._start))
+        return stolen / max(busy + stolen, 1)
+
+    def _read(self) -> Sequence[int]:
+        # See proc(5): user nice system idle iowait irq softirq steal.
+        ticks = [int(word) for word in self._source.read_text().split()[1:9]]
+        return sum(ticks[:3]) + sum(ticks[5:7]), ticks[7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, List
 
 import pytest
@@ -22,6 +23,21 @@ def test_tasks_take_turns_and_the_first_turn_is_not_counted() -> None:
 
 def test_medians() -> None:
     assert timing.medians({"a": [9.0, 1.0, 2.0]}) == {"a": 2.0}
+
+
+def test_ratios_are_taken_turn_by_turn() -> None:
+    """The second turn is slow for both: the medians' ratio would be 3 / 10."""
+    assert timing.ratio([2.0, 30.0, 3.0], [1.0, 10.0, 20.0]) == 2.0
+
+
+def test_stolen_time_is_a_share_of_the_time_with_work(tmp_path: Path) -> None:
+    """Meanwhile 90 ticks of work (user 50, system 30, softirq 10) and 10 stolen."""
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 20 900 5 0 3 7 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    stolen = timing.Stolen(stat)
+    assert stolen.share() == 0
+    stat.write_text("cpu  150 0 50 990 9 0 13 17 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    assert stolen.share() == 0.1
 
 
 def test_ratios_are_by_step_and_by_image() -> None:
@@ -58,16 +74,16 @@ def test_in_a_second_round_unlabelled_data_counts(make_small: Any) -> None:
 
 def test_report_says_when_the_floor_is_not_to_be_trusted() -> None:
     """Floor: 6 GFLOP in 2 s are 3 GFLOP/s, of 8 GFLOP in 2 s or in 1.9 s."""
-    eager = {"eager": 4.0, "tuned": 3.0}
-    seconds = {"ours": 2.5, "sequential": 2.6, **eager, "floor": 2.0, "peak": 2.0}
-    trusted = round_benchmark.report_lines("bn", seconds, (6e9, 8e9))
+    numbers = {"ours": 2.5, "sequential": 2.6, "eager": 4.0, "tuned": 3.0}
+    seconds = {k: [v] for k, v in {**numbers, "floor": 2.0, "peak": 2.0}.items()}
+    trusted = round_benchmark.report_lines("bn", seconds, (6e9, 8e9), 0.031)
     assert "1.25 x floor" in trusted[1]
     assert "1.60 x as fast as eager, 1.20 x as fast as tuned" in trusted[6]
     assert "sequential takes 1.04 x ours" in trusted[6]
-    assert "3 GFLOP/s, 75 % of the matrix product's 4" in trusted[7]
+    assert "3 GFLOP/s, 75 % of the matrix product's 4; 3.1 % of the time" in trusted[7]
     assert len(trusted) == 8
-    quicker = {**seconds, "peak": 1.9}
-    doubted = round_benchmark.report_lines("bn", quicker, (6e9, 8e9))
+    quicker = {**seconds, "peak": [1.9]}
+    doubted = round_benchmark.report_lines("bn", quicker, (6e9, 8e9), 0.0)
     assert "not to be trusted" in doubted[8]
 
 

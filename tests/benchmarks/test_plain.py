@@ -30,8 +30,15 @@ def test_our_round_is_the_plain_loop(network: str, make_small: Make) -> None:
     helpers, clients = method.with_helpers(state).helpers, method.clients(state)[1]
     assert clients[0].unlabeled_active.all()
     model.set_weights(list(state.model_weights))
-    losses = PlainClient(model, learning_rate=1e-3).train(clients[0], helpers)
+    plain_client = PlainClient(model, learning_rate=1e-3)
+    losses = plain_client.train(clients[0], helpers)
     assert np.mean(losses) == pytest.approx(float(outcome.report["loss"][0]), rel=1e-4)
+    np.testing.assert_allclose(
+        plain_client.prototypes(clients[0]),
+        outcome.state.bank.values[-1],
+        rtol=0.01,
+        atol=0.01,
+    )
     for ours, plain, start in zip(
         outcome.state.model_weights, model.get_weights(), state.model_weights
     ):
