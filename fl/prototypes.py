@@ -40,13 +40,33 @@ def distances(embeddings: tf.Tensor, values: tf.Tensor, distance: str) -> tf.Ten
     Returns:
         [..., B, K].
     """
-    difference = embeddings[:, tf.newaxis, :] - values[..., tf.newaxis, :, :]
     if distance == "mean_squared":
-        return tf.reduce_mean(tf.square(difference), axis=-1)
+        return _mean_squares(embeddings, values)
+    # The root would make rounding near 0 large: here differences, [..., B, K, D].
+    difference = embeddings[:, tf.newaxis, :] - values[..., tf.newaxis, :, :]
     squared = tf.reduce_sum(tf.square(difference), axis=-1)
     # The root has no finite slope at 0; the distance of a point to itself gets none.
     positive = squared > 0
     return tf.where(positive, tf.sqrt(tf.where(positive, squared, 1.0)), 0.0)
+
+
+def _mean_squares(embeddings: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """The mean of (z - c)^2 over the D dimensions, as (z^2 + c^2 - 2 z c) / D.
+
+    A matrix product in place of all differences: with many helpers those do not fit
+    the cache. Both sides are taken from the mean embedding first, so that what all
+    have in common does not drown the differences in rounding.
+    """
+    count = tf.cast(tf.shape(embeddings)[0], embeddings.dtype)
+    total = tf.reduce_sum(embeddings, axis=0)
+    centre = tf.stop_gradient(tf.math.divide_no_nan(total, count))  # [D]
+    z, c = embeddings - centre, values - centre
+    squares = (
+        tf.reduce_sum(tf.square(z), axis=-1)[:, tf.newaxis]  # [B, 1]
+        + tf.reduce_sum(tf.square(c), axis=-1)[..., tf.newaxis, :]  # [..., 1, K]
+        - 2.0 * tf.matmul(z, c, transpose_b=True)  # [..., B, K]
+    )
+    return tf.nn.relu(squares) / tf.cast(tf.shape(z)[-1], z.dtype)
 
 
 def class_logits(

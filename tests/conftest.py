@@ -29,6 +29,25 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield running
 
 
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Any]:
+    """The same with a process of one's own, which may come to harm."""
+    from fl.runtime import Runtime
+    from fl.workers import LocalWorker
+
+    with Runtime([LocalWorker(tmp_path / "worker.log")]) as running:
+        yield running
+
+
+def local_worker(runtime: Any) -> Any:
+    """The only worker of such a runtime."""
+    from fl.workers import LocalWorker
+
+    [found] = runtime.workers
+    assert isinstance(found, LocalWorker)
+    return found
+
+
 def tiny_model() -> Any:
     """A network with all kinds of weights that trains in milliseconds."""
     import tensorflow as tf

@@ -32,21 +32,22 @@ def test_reads_a_process_and_what_descends_from_it() -> None:
     assert 50e6 < sum(size for _, size in sizes) < 200e6
 
 
-def test_growth_is_from_round_ten_to_the_round_asked_for() -> None:
-    """Largest of each: program 100 -> 103, worker 200 -> 190; 9 and 13 are out."""
+def test_growth_is_between_the_medians_of_ten_rounds() -> None:
+    """From rounds 10 to 19 to rounds 21 to 30: program 100 -> 103, worker 200 -> 190.
+
+    One moment in each window, and what is outside of both, says nothing.
+    """
     million = 10**6
-    samples = [
-        Sample(9, 500 * million, 500 * million),
-        Sample(10, 90 * million, 200 * million),
-        Sample(10, 100 * million, 150 * million),
-        Sample(12, 103 * million, 190 * million),
-        Sample(13, 500 * million, 500 * million),
-    ]
-    title, program, worker = memory.flat_lines(samples, 12)
-    assert title.endswith("from round 10 to round 12")
+    first = [Sample(n, 100 * million, 200 * million) for n in range(10, 20)]
+    last = [Sample(n, 103 * million, 190 * million) for n in range(21, 31)]
+    odd = [Sample(n, 500 * million, 500 * million) for n in (9, 15, 20, 25, 31)]
+    samples = [*first, *last, *odd]
+    title, program, worker, both = memory.flat_lines(samples, 30)
+    assert title.endswith("from round 10 to round 30")
     assert "100 MB" in program
     assert "+3.0 %" in program
     assert "-5.0 %" in worker
+    assert "-2.3 %" in both
     assert memory.peak(samples) == 1000 * million
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import Any, Iterator, List
 
 import attr
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from conftest import local_worker
 
 from fl import held, process
 from fl.held import Held
 from fl.runtime import Runtime
 from fl.types import ClientOutput
-from fl.workers import LocalWorker
 
 NUMBER = tff.TensorType(np.float32)
 AT_SERVER = tff.FederatedType(NUMBER, tff.SERVER)
@@ -44,16 +43,8 @@ def both(first: Held, second: Held) -> Held:
     return held.called(held.function(add_and_double, 1), first, second)
 
 
-@pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[Runtime]:
-    with Runtime([LocalWorker(tmp_path / "worker.log")]) as running:
-        yield running
-
-
 def kill_worker(runtime: Runtime) -> None:
-    [worker] = runtime.workers
-    assert isinstance(worker, LocalWorker)
-    os.kill(worker.pid, signal.SIGKILL)
+    os.kill(local_worker(runtime).pid, signal.SIGKILL)
 
 
 def test_a_value_passes_from_computation_to_computation(worker: Any) -> None:

@@ -108,6 +108,38 @@ def test_distances_of_many_sets_and_points(distance: str) -> None:
         )
 
 
+def test_slope_of_the_mean_squared_distance() -> None:
+    """The gradient of the mean of (z - c)^2 is 2 (z - c) / D, and its negative."""
+    z, helpers = random_case()
+    values = helpers.values[0]
+    with tf.GradientTape() as tape:
+        tape.watch([z, values])
+        distance = prototypes.distances(z, values, "mean_squared")
+    for_z, for_values = tape.gradient(distance, [z, values])
+    gaps = z.numpy()[:, np.newaxis] - values.numpy()  # [4, 3, 5]
+    np.testing.assert_allclose(for_z, 2 * gaps.sum(axis=1) / 5, rtol=1e-5)
+    np.testing.assert_allclose(for_values, -2 * gaps.sum(axis=0) / 5, rtol=1e-5)
+
+
+@DISTANCES
+def test_what_all_points_have_in_common_costs_no_precision(distance: str) -> None:
+    """A thousand in every dimension, whose square would swallow distances near 1."""
+    z, helpers = random_case()
+    far, values = z + 1000.0, helpers.values + 1000.0
+    expected = numpy_distances(far.numpy(), values[0].numpy(), distance)
+    found = prototypes.distances(far, values, distance)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@DISTANCES
+def test_no_point_gives_no_distance_and_no_gradient(distance: str) -> None:
+    values = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        found = prototypes.distances(tf.zeros([0, 2]), values, distance)
+    assert found.shape == (0, 2)
+    np.testing.assert_array_equal(tape.gradient(found, values), np.zeros([2, 2]))
+
+
 def test_euclidean_distance_has_slope_one_away_from_the_prototype() -> None:
     """The gradient of ||z - c|| is (z - c) / ||z - c|| = (0.6, 0.8)."""
     z = tf.Variable([[3.0, 4.0]])

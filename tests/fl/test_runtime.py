@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Iterator, List
+from typing import List
 
 import grpc
 import numpy as np
@@ -17,6 +17,7 @@ import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from conftest import local_worker
 from programs import BEGIN_SECONDS, meanwhile
 
 from fl import channels, workers
@@ -26,12 +27,6 @@ from fl.workers import LocalWorker
 ROOT = Path(__file__).parents[2]
 PROGRAM_SECONDS = 90.0
 NOTICED_SECONDS = 10.0
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Iterator[Runtime]:
-    with Runtime([LocalWorker(tmp_path / "worker.log")]) as running:
-        yield running
 
 
 @tff.tensorflow.computation(tf.float32)
@@ -46,12 +41,6 @@ def busy(seconds):  # type: ignore[no-untyped-def]
     return done[0, 0] * seconds * seconds
 
 
-def local(runtime: Runtime) -> LocalWorker:
-    [found] = runtime.workers
-    assert isinstance(found, LocalWorker)
-    return found
-
-
 def warnings(caplog: pytest.LogCaptureFixture) -> List[str]:
     return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
@@ -60,7 +49,7 @@ def test_computations_run_in_it(worker: Runtime) -> None:
     """TFF's program is a grandchild of ours, and it computes."""
     double = tff.tensorflow.computation(lambda x: 2 * x, tf.int32)
     assert double(21) == 42
-    process = psutil.Process(local(worker).pid)
+    process = psutil.Process(local_worker(worker).pid)
     assert process.exe() == str(workers.worker_binary())
     assert process.parent().ppid() == os.getpid()
 
@@ -68,13 +57,13 @@ def test_computations_run_in_it(worker: Runtime) -> None:
 def test_a_mistake_in_a_computation_is_no_failure_of_the_worker(
     worker: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pid = local(worker).pid
+    pid = local_worker(worker).pid
     invert = tff.tensorflow.computation(
         lambda x: tf.linalg.inv(x), tff.TensorType(np.float32, [2, 2])
     )
     with pytest.raises(grpc.RpcError, match="not invertible"):
         invert(np.zeros([2, 2], np.float32))
-    assert local(worker).pid == pid
+    assert local_worker(worker).pid == pid
     assert not warnings(caplog)
 
 
@@ -88,10 +77,10 @@ def test_an_error_that_looks_like_a_lost_worker_is_none(
         unset = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="unset")
         return x + tf.raw_ops.ReadVariableOp(resource=unset, dtype=tf.float32)
 
-    pid = local(worker).pid
+    pid = local_worker(worker).pid
     with pytest.raises(grpc.RpcError, match="unset"):
         read_unset(1.0)
-    assert local(worker).pid == pid
+    assert local_worker(worker).pid == pid
     assert not warnings(caplog)
 
 
@@ -107,9 +96,9 @@ def test_a_worker_that_fails_is_replaced(
     what: str,
 ) -> None:
     """Noticed in time; the computation is repeated; the old process is gone."""
-    before = psutil.Process(local(runtime).pid)
+    before = psutil.Process(local_worker(runtime).pid)
     moments: List[float] = []
-    fail = local(runtime).fail
+    fail = local_worker(runtime).fail
 
     def strike() -> None:
         moments.append(time.monotonic())
@@ -119,11 +108,11 @@ def test_a_worker_that_fails_is_replaced(
         moments.append(time.monotonic())
         fail()
 
-    monkeypatch.setattr(local(runtime), "fail", note)
+    monkeypatch.setattr(local_worker(runtime), "fail", note)
     with meanwhile(strike):
         assert busy(2.0) == 4.0
     assert moments[1] - moments[0] < NOTICED_SECONDS
-    assert local(runtime).pid != before.pid
+    assert local_worker(runtime).pid != before.pid
     assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
     [warning] = warnings(caplog)
     assert f"(process {before.pid}) {what} " in warning
@@ -133,16 +122,16 @@ def test_a_worker_that_fails_is_replaced(
 def test_the_relay_is_replaced_with_its_worker(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = psutil.Process(local(runtime).pid)
+    before = psutil.Process(local_worker(runtime).pid)
     with meanwhile(before.parent().kill):
         assert busy(2.0) == 4.0
-    assert local(runtime).pid != before.pid
+    assert local_worker(runtime).pid != before.pid
     assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
     assert len(warnings(caplog)) == 1
 
 
 def test_a_worker_that_dies_between_computations_is_replaced(runtime: Runtime) -> None:
-    psutil.Process(local(runtime).pid).kill()
+    psutil.Process(local_worker(runtime).pid).kill()
     assert busy(0.0) == 0.0
 
 
@@ -154,9 +143,9 @@ def test_a_slow_worker_that_answers_is_left_alone(
     """The computation takes longer than silence is borne."""
     monkeypatch.setattr(channels, "ASK_EVERY_SECONDS", 0.2)
     monkeypatch.setattr(channels, "ANSWER_SECONDS", 1.5)
-    pid = local(runtime).pid
+    pid = local_worker(runtime).pid
     assert busy(5.0) == 25.0
-    assert local(runtime).pid == pid
+    assert local_worker(runtime).pid == pid
     assert not warnings(caplog)
 
 
@@ -171,7 +160,7 @@ def test_a_run_that_was_asleep_itself_does_not_blame_the_worker(
         "_answers_once",
         lambda self, *args: next(late, None) is None and real(self, *args),
     )
-    assert local(runtime).check()
+    assert local_worker(runtime).check()
 
 
 def test_too_many_failures_in_a_row_stop_the_run(
@@ -182,7 +171,7 @@ def test_too_many_failures_in_a_row_stop_the_run(
     def kill_each() -> None:
         known = 0
         while not ended.wait(BEGIN_SECONDS):
-            pid = local(runtime).pid
+            pid = local_worker(runtime).pid
             if pid != known:
                 known = pid
                 psutil.Process(pid).kill()
@@ -200,14 +189,14 @@ def test_failures_to_start_anew_count_too(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "worker_binary", lambda: Path("/bin/false"))
-    psutil.Process(local(runtime).pid).kill()
+    psutil.Process(local_worker(runtime).pid).kill()
     with pytest.raises(RuntimeFailure, match=r"at start with code 1.*failure 3 in a"):
         busy(0.0)
 
 
 def test_failures_with_success_between_do_not_add_up(runtime: Runtime) -> None:
     for _ in range(MOST_FAILURES + 1):
-        with meanwhile(psutil.Process(local(runtime).pid).kill):
+        with meanwhile(psutil.Process(local_worker(runtime).pid).kill):
             assert busy(1.0) == 1.0
 
 
