@@ -21,16 +21,19 @@ def interleaved(
 
     Args:
         tasks: what to measure, by name.
-        repeats: how often; each time all tasks in turn.
+        repeats: how often; each time all tasks in turn, beginning with another one,
+            so that none is always the one after a heavy one.
         warm_up: rounds before that are not counted (compilation).
     """
-    seconds: Dict[str, List[float]] = {name: [] for name in tasks}
+    names = list(tasks)
+    seconds: Dict[str, List[float]] = {name: [] for name in names}
     with tqdm(total=(repeats + warm_up) * len(tasks), leave=False) as bar:
         for turn in range(-warm_up, repeats):
-            for name, task in tasks.items():
+            shift = (turn + warm_up) % len(tasks)
+            for name in names[shift:] + names[:shift]:
                 bar.set_description(name)
                 began = time.perf_counter()
-                task()
+                tasks[name]()
                 if turn >= 0:
                     seconds[name].append(time.perf_counter() - began)
                 bar.update()

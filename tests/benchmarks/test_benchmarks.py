@@ -17,7 +17,7 @@ def test_tasks_take_turns_and_the_first_turn_is_not_counted() -> None:
     said: List[str] = []
     tasks = {name: (lambda name=name: said.append(name)) for name in "ab"}
     seconds = timing.interleaved(tasks, repeats=3)
-    assert said == ["a", "b"] * 4
+    assert said == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
 
 
