@@ -18,8 +18,7 @@ without and with batch norm (or with the --bn_type that is given):
   the least there could be, and is said not to be trusted.
 
 Seconds are medians, ratios the medians of the ratios turn by turn. On a virtual machine
-others on the same host take time from it; how much is said too. It weighs double where
-one client has both cores, as both wait for the slower.
+others on the same host take time from it; how much is said too.
 """
 
 from __future__ import annotations
@@ -66,11 +65,8 @@ def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
     with program.workers(config):
         for norm in [config.bn_type] if asked else ["none", "bn"]:
             logging.info("normalisation %s: compiling", norm)
-            own = [
-                *(*SETTING, *words),
-                f"--bn_type={norm}",
-                f"--local_episode={numbers['episodes']}",
-            ]
+            forced = [f"--bn_type={norm}", f"--local_episode={numbers['episodes']}"]
+            own = [*SETTING, *words, *forced]
             with (
                 contextlib.closing(EagerLoop(own, True)) as plain,
                 contextlib.closing(EagerLoop(own, False)) as tuned,
