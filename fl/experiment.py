@@ -17,6 +17,7 @@ from absl import logging
 
 from fl import checkpoints, evaluation, files, plots, records, states
 from fl.client_states import Arrays, StatesInFolder
+from fl.garbage import Sweep
 from fl.methods.base import Method, RoundOutcome
 from fl.progress import Progress, write_line
 from fl.records import ClientRecord, RoundRecord
@@ -59,6 +60,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
     with (
         TensorBoardLog(folder.tensorboard) as board,
         Progress(config.num_round, history.rounds) as progress,
+        Sweep() as sweep,
     ):
         for row in history.rounds:
             board.write(row)
@@ -70,6 +72,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
             board.write(row)
             if row.val_acc is not None:
                 plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
+            sweep()
             progress.tell(row, time.monotonic() - began)
     _finish(config, method, folder, history)
     return history.state

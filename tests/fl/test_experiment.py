@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any, Callable
 
@@ -12,8 +14,9 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fl import checkpoints, experiment, records
+from fl import checkpoints, experiment, plots, records
 from fl.methods.protofssl import ProtoFSSL
+from fl.progress import Progress
 from fl.records import ClientRecord, RoundRecord
 from fl.run_folder import RunFiles
 from flags.config import ExperimentConfig
@@ -73,6 +76,32 @@ def cut_after(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(target, name, wrapper)
+
+
+def test_pictures_of_earlier_rounds_take_no_memory(
+    run_small: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    save, tell = plots._save, Progress.tell
+
+    def remembering(figure: Any, path: Any) -> None:
+        drawn.append(weakref.ref(figure))
+        save(figure, path)
+
+    def counting(self: Progress, *args: Any) -> None:
+        alive.append(sum(figure() is not None for figure in drawn))
+        tell(self, *args)
+
+    monkeypatch.setattr(plots, "_save", remembering)
+    monkeypatch.setattr(Progress, "tell", counting)
+    gc.disable()
+    try:
+        run_small("plain", eval_every=1)
+    finally:
+        gc.enable()
+    assert len(drawn) > len(alive) > 1
+    assert alive == [0] * len(alive)
 
 
 def test_records_of_a_run(run_small: Run) -> None:
