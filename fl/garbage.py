@@ -6,6 +6,10 @@ collector would get to them some rounds later, and until then memory grows. Look
 the end of each round keeps it flat; looking only at what has come since the first round
 makes that a matter of a millisecond, where all that TensorFlow consists of would take
 some tenths of a second.
+
+What is freed returns to the kernel once a round: in a heap that is kept for good, every
+message that finds no hole of its size makes it larger. (Never to keep it costs more: a
+round's many copies of the weights would each be paged in anew.)
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import gc
 from types import TracebackType
 from typing import Optional, Type
+
+from fl import libc
 
 
 class Sweep:
@@ -41,3 +47,4 @@ class Sweep:
         if not self._called:
             gc.freeze()
         self._called = True
+        libc.release_memory()

@@ -80,3 +80,21 @@ def test_large_buffers_are_reused() -> None:
 def test_a_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
     assert libc.keeping_memory()["MALLOC_ARENA_MAX"] == "7"
+
+
+def test_kept_memory_can_be_released() -> None:
+    code = f"""
+from fl import libc
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 // 2**20
+
+libc.keep_memory()
+buffers = [bytearray(b"1") * ({MEGABYTES} * 2**20) for _ in range({BUFFERS})]
+del buffers
+kept = resident()
+libc.release_memory()
+print(kept - resident())
+"""
+    assert int(run(code, {})) > MEGABYTES * BUFFERS // 2
