@@ -5,8 +5,8 @@
 Each part is a run of main.py, watched from outside: the resident memory of the program
 and of TFF's worker.
 
-* flat: digits; the growth from round 10 to round 60, each a median over ten rounds (the
-  program's memory rises for some six rounds and falls again). It should stay under 3 %.
+* flat: digits; the growth from round 10 to round 60, each a median over ten rounds. It
+  should stay under 3 %.
 * clients: CIFAR-10 dealt to 100 and to 1,000 clients of 50 images; the difference of
   the peaks should stay under 100 MB.
 * active: CIFAR-10 with 30 active clients a round; the peak should stay under 8 GB.
