@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from typing import Any, Sequence
+from typing import Sequence
 
 from absl import logging
 
-from fl import environment, wiring
+from fl import environment, signals, wiring
 from fl.progress import write_line
 from fl.run_folder import FolderLost, RunFolder
 from flags.config import ExperimentConfig
@@ -24,15 +23,14 @@ from flags.parse import HelpWanted, parse
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the program; returns its exit code."""
     environment.set_up_logging()
-    signal.signal(signal.SIGTERM, _on_terminate)
+    signals.remember()
     try:
-        _answer(argv)
+        _answer_or_end(argv)
         return 0
     except UsageError as error:
         return _complain(str(error), EXIT_USAGE)
@@ -50,6 +48,14 @@ def main(argv: Sequence[str]) -> int:
             f"{what}; what was written before is whole, --resume continues",
             EXIT_FAILURE,
         )
+
+
+def _answer_or_end(argv: Sequence[str]) -> None:
+    try:
+        _answer(argv)
+    except Exception:
+        signals.check()  # It may be of an import that a signal cut short.
+        raise
 
 
 def _answer(argv: Sequence[str]) -> None:
@@ -82,6 +88,7 @@ def train(config: ExperimentConfig) -> None:
         from fl.runtime import Runtime, RuntimeFailure
 
         method = wiring.make_method(config, data)
+        signals.check()
         folder.begin()
         try:
             with Runtime(workers):
@@ -93,11 +100,6 @@ def train(config: ExperimentConfig) -> None:
 def _complain(text: str, code: int) -> int:
     sys.stderr.write(f"main.py: error: {text}\n")
     return code
-
-
-def _on_terminate(number: int, frame: Any) -> None:
-    del number, frame
-    sys.exit(EXIT_TERMINATED)
 
 
 if __name__ == "__main__":

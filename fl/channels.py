@@ -69,25 +69,26 @@ class Connection:
             is_running: asked now and then; waiting ends when it says no.
         """
         deadline = time.monotonic() + seconds
-        ready = grpc.channel_ready_future(self.computing)
-        try:
-            while time.monotonic() < deadline and is_running():
-                if self._answers_once(FIRST_ANSWER_SECONDS, True) and _is_done(ready):
-                    return True
-                time.sleep(POLL_SECONDS)
-        finally:
-            ready.cancel()
+        computing = self.computing.unary_unary(QUESTION)
+        while time.monotonic() < deadline and is_running():
+            if all(
+                self._answers_once(ask, FIRST_ANSWER_SECONDS, may_connect=True)
+                for ask in (self._ask, computing)
+            ):
+                return True
+            time.sleep(POLL_SECONDS)
         return False
 
     def answers(self) -> bool:
         """Whether the worker answers, within its time."""
         return any(
-            self._answers_once(ANSWER_SECONDS, self._reconnects) for _ in range(TRIES)
+            self._answers_once(self._ask, ANSWER_SECONDS, self._reconnects)
+            for _ in range(TRIES)
         )
 
     def complaint(self) -> str:
         """What gRPC says of a connection that does not come about."""
-        self._answers_once(ANSWER_SECONDS, False)
+        self._answers_once(self._ask, ANSWER_SECONDS, may_connect=False)
         return " ".join(self._complaint.split())
 
     def watch(self, is_running: Callable[[], bool], lost: Callable[[], None]) -> None:
@@ -113,9 +114,11 @@ class Connection:
         self.computing.close()
         self._asking.close()
 
-    def _answers_once(self, seconds: float, may_connect: bool) -> bool:
+    def _answers_once(
+        self, ask: grpc.UnaryUnaryMultiCallable, seconds: float, may_connect: bool
+    ) -> bool:
         try:
-            self._ask(b"", timeout=seconds, wait_for_ready=may_connect)
+            ask(b"", timeout=seconds, wait_for_ready=may_connect)
         except grpc.RpcError as error:
             self._complaint = error.details() or ""
             return False
@@ -128,11 +131,3 @@ def _channel(address: str, certificates: Optional[Certificates]) -> grpc.Channel
     if certificates is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
     return grpc.secure_channel(address, certificates.credentials(), options=_OPTIONS)
-
-
-def _is_done(ready: grpc.Future) -> bool:
-    try:
-        ready.result(timeout=POLL_SECONDS)
-    except grpc.FutureTimeoutError:
-        return False
-    return True

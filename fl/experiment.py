@@ -15,7 +15,7 @@ import attr
 import numpy as np
 from absl import logging
 
-from fl import checkpoints, evaluation, files, plots, records, states
+from fl import checkpoints, evaluation, files, plots, records, signals, states
 from fl.client_states import Arrays, StatesInFolder
 from fl.garbage import Sweep
 from fl.methods.base import Method, RoundOutcome
@@ -74,6 +74,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
                 plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
             sweep()
             progress.tell(row, time.monotonic() - began)
+            signals.check()
     _finish(config, method, folder, history)
     return history.state
 
