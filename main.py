@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Sequence
+from typing import NoReturn, Sequence
 
 from absl import logging
 
@@ -102,5 +102,20 @@ def _complain(text: str, code: int) -> int:
     return code
 
 
+def _leave(code: int) -> NoReturn:
+    """Ends the process without Python's own farewell.
+
+    After an interrupt a thread of TFF's may still build a graph. Python would end it in
+    the midst of TensorFlow's code, and with that the process, by an abort.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        exit_code = main(sys.argv[1:])
+    except SystemExit as end:
+        exit_code = int(end.code or 0)
+    _leave(exit_code)

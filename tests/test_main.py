@@ -263,18 +263,61 @@ def test_a_proxy_in_the_environment_is_no_hindrance(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
 
 
-def test_interrupted_while_starting(tmp_path: Path) -> None:
-    """Ctrl-C before the first round: nothing is left, nothing is said but one line."""
+@pytest.mark.parametrize("seconds", [0, 0.3, 0.6])
+def test_interrupted_while_starting(tmp_path: Path, seconds: float) -> None:
+    """Ctrl-C before the first round: nothing is left, nothing is said but one line.
+
+    Soon after the worker's start, threads of gRPC and of TFF are at work.
+    """
     process = start(tmp_path, start_new_session=True)
     deadline = time.monotonic() + RUN_SECONDS
     while not children(process) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.05)
+    time.sleep(seconds)
     workers = children(process)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=RUN_SECONDS)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert all_gone(workers)
     assert "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("main.py: error: interrupted")
+
+
+SWALLOWS = """
+import signal, sys
+import main
+from fl import wiring
+
+load = wiring.load_data
+
+def load_data(config):
+    try:
+        signal.raise_signal(signal.{signal})
+    except BaseException:
+        {then}
+    return load(config)
+
+wiring.load_data = load_data
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("then", ["pass", "raise ImportError('cut short') from None"])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_that_a_library_swallows_is_not_lost(
+    tmp_path: Path, name: str, code: int, then: str
+) -> None:
+    script = SWALLOWS.format(signal=name, then=then)
+    result = subprocess.run(
+        [sys.executable, "-c", script, f"--out_dir={tmp_path}", *SMALL],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_mistake_that_the_method_finds_leaves_nothing_behind(tmp_path: Path) -> None:
