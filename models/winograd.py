@@ -7,14 +7,18 @@ image takes 36 in place of 144 (Lavin & Gray 2016):
     y = A' [ (G g G') * (B' d B) ] A        d: 6x6 inputs, g: 3x3 kernel, y: 4x4 outputs
 
 A, B and G are constant. The elementwise product becomes, over all images, tiles and
-channels, 36 matrix products, which is where the time goes. Results are those of
-`tf.nn.conv2d` but for rounding, and no coarser than it needs to be: the points below
-are such that the error in float32 is about twice that of oneDNN's own convolution.
+channels, 36 matrix products, which is where most of the time goes. Results are those
+of `tf.nn.conv2d` but for rounding: the points below are such that the error in float32
+is about twice that of oneDNN's own convolution.
+
+The gradient of the images comes the same way. That of the kernel stays TensorFlow's
+own: it is often exactly zero, where an input and an output channel are never active
+side by side, and would become rounding here, of which RMSprop makes full steps.
 
 Values are kept position by position, [row, column, image, channel], so that the
 transformations along rows and along columns are plain matrix products too, with zero
-padding inside their matrices; nothing is copied into tiles. The tiles of four rows
-("bands") pass through the 36 products one band after the other, which bounds memory.
+padding inside their matrices; nothing is copied into tiles. The tiles of four rows, a
+"band", pass through the 36 products by themselves, which keeps their values in cache.
 """
 
 from __future__ import annotations
@@ -124,7 +128,7 @@ def _filter(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.transpose(by_place, [2, 0, 1, 3])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def transform(side: int) -> Transform:
     """The matrices for images of a size; see `Transform`."""
     taps, spots_in, spots_out = minimal_filtering()

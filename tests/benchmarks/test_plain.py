@@ -14,6 +14,7 @@ from flags.resolve import resolve
 from models.specs import pool_sizes
 
 Make = Callable[..., Any]
+LEARNING_RATE = 1e-5
 
 
 @pytest.mark.parametrize("network", ["tiny", "res9", "res9 with bn", "res9 with gn"])
@@ -21,8 +22,10 @@ def test_our_round_is_the_plain_loop(network: str, make_small: Make) -> None:
     """One client alone, the second round (with helpers): weights and losses agree.
 
     RMSprop divides by the root of squares that begin at zero, so that rounding in a
-    gradient near zero moves its weight by up to a whole step. So kernels are held
-    against each other as a whole, and biases, which a norm takes out again, not at all.
+    gradient near zero moves its weight by up to a whole step. So steps are small (at
+    1e-3 the plain loop itself, started from weights changed in the seventh digit, ends
+    with a kernel whose change differs by 4 %), kernels are held against each other as
+    a whole, and biases, which a norm takes out again, not at all.
     """
     method, model = _method_and_model(network, make_small)
     state = method.run_round(method.initial_state()).state
@@ -30,14 +33,14 @@ def test_our_round_is_the_plain_loop(network: str, make_small: Make) -> None:
     helpers, clients = method.with_helpers(state).helpers, method.clients(state)[1]
     assert clients[0].unlabeled_active.all()
     model.set_weights(list(state.model_weights))
-    plain_client = PlainClient(model, learning_rate=1e-3)
+    plain_client = PlainClient(model, LEARNING_RATE)
     losses = plain_client.train(clients[0], helpers)
     assert np.mean(losses) == pytest.approx(float(outcome.report["loss"][0]), rel=1e-4)
     np.testing.assert_allclose(
         plain_client.prototypes(clients[0]),
         outcome.state.bank.values[-1],
-        rtol=0.01,
-        atol=0.01,
+        rtol=1e-4,
+        atol=1e-4,
     )
     for ours, plain, start in zip(
         outcome.state.model_weights, model.get_weights(), state.model_weights
@@ -49,7 +52,12 @@ def test_our_round_is_the_plain_loop(network: str, make_small: Make) -> None:
 
 
 def _method_and_model(network: str, make_small: Make) -> Any:
-    given = {"num_active_client": 1, "helper_cnt": 1, "optimizer_state": "fresh"}
+    given = {
+        "num_active_client": 1,
+        "helper_cnt": 1,
+        "optimizer_state": "fresh",
+        "opt_lr": LEARNING_RATE,
+    }
     if network.startswith("tiny"):
         return make_small(**given), tiny_model()
     norm = network.split()[-1] if " with " in network else "none"

@@ -105,9 +105,7 @@ def test_no_images_make_no_outputs_and_zero_gradients() -> None:
         (6, 256, 512, False),
     ],
 )
-def test_where_it_applies(
-    side: int, inputs: int, outputs: int, expected: bool
-) -> None:
+def test_where_it_applies(side: int, inputs: int, outputs: int, expected: bool) -> None:
     assert winograd.applies(side, inputs, outputs) is expected
 
 
