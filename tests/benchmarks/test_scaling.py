@@ -42,8 +42,8 @@ def test_ratios_are_to_the_first_of_the_series_turn_by_turn() -> None:
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
 def test_noise_suffices_for_thirty_clients(dataset: str, tmp_path: Path) -> None:
     scaling.write_noise(tmp_path)
-    words = [*scaling.COMMON, f"--dataset={dataset}", "--num_unlabel=100"]
-    config = parse([*words, "--helper_cnt=5"]).config
+    words = [*scaling.COMMON, f"--dataset={dataset}", "--helper_cnt=5"]
+    config = parse(words).config
     raw = load_dataset(dataset, str(tmp_path))
     clients = partition(raw, partition_spec(config)).clients
     assert len(clients) == 30
