@@ -1,9 +1,9 @@
-"""The least a training step can cost: its convolutions alone, and the machine's peak.
+"""What a training step's convolutions alone cost in TensorFlow; the machine's peak.
 
-Each convolution of a network is run by itself, on random values of the shapes that it
-has inside the network: forward, the gradient of its kernel and, but for the first, that
-of its input. All else that a network does (biases, norms, ReLU, pools, sums, the
-optimizer) is left out.
+Each convolution of a network is run by itself, by TensorFlow's own operations, on
+random values of the shapes that it has inside the network: forward, the gradient of its
+kernel and, but for the first, that of its input. All else that a network does (biases,
+norms, ReLU, pools, sums, the optimizer) is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast a round of ProtoFSSL is, against the least it could take and a plain loop.
+"""How fast a round of ProtoFSSL is, against its convolutions alone and a plain loop.
 
     python -m benchmarks.round [--repeats=5] [--episodes=10] [flags of main.py]
 
@@ -13,7 +13,8 @@ without and with batch norm (or with the --bn_type that is given):
   program has it, with TensorFlow as it comes (without anything sent or averaged);
 * tuned: the same loop with the settings that ours gives TensorFlow (oneDNN, which
   TensorFlow leaves off on processors without AVX-512);
-* floor: the network's convolutions alone (`benchmarks.floor`);
+* floor: the network's convolutions alone, as TensorFlow computes them
+  (`benchmarks.floor`); ours may be below it by `models.winograd`;
 * peak: a large matrix product. A floor that reaches less than 75 % of its speed is not
   the least there could be, and is said not to be trusted.
 
