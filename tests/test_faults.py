@@ -33,8 +33,6 @@ RUN_SECONDS = 600.0
 NUM_ROUND = 6
 CHAINS, KILLS = 5, 4
 SEED = 20220527
-# After the line that a round is done; a round and its records take about as long.
-LATEST_SECONDS = 1.0
 
 FLAGS = [
     f"--num_round={NUM_ROUND}",
@@ -155,8 +153,20 @@ def wait_for_round(process: subprocess.Popen[str], number: int) -> Optional[int]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return result_of(finish(tmp_path_factory.mktemp("whole"), PROTOTYPES))
+def undisturbed_run(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    return finish(tmp_path_factory.mktemp("whole"), PROTOTYPES)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(undisturbed_run: RunFiles) -> Result:
+    return result_of(undisturbed_run)
+
+
+@pytest.fixture(scope="module")
+def pace(undisturbed_run: RunFiles) -> float:
+    """Seconds of a round here, without its records, which take about as long."""
+    rows = records.read_rows(undisturbed_run.metrics_file, RoundRecord)
+    return float(np.median([row.seconds for row in rows]))
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +181,9 @@ def undisturbed_keeping(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chain", range(CHAINS))
-def test_killed_at_any_moment(chain: int, undisturbed: Result, tmp_path: Path) -> None:
+def test_killed_at_any_moment(
+    chain: int, undisturbed: Result, pace: float, tmp_path: Path
+) -> None:
     """Killed and resumed again and again: moments between the first and last round."""
     rng = np.random.default_rng([SEED, chain])
     rounds = np.sort(rng.choice(np.arange(1, NUM_ROUND), KILLS, replace=False))
@@ -180,7 +192,7 @@ def test_killed_at_any_moment(chain: int, undisturbed: Result, tmp_path: Path) -
         process = start(tmp_path, [*PROTOTYPES, *resume])
         reached = wait_for_round(process, int(number))
         assert reached is not None
-        time.sleep(share * LATEST_SECONDS)
+        time.sleep(share * 2 * pace)
         process.kill()
         process.communicate(timeout=RUN_SECONDS)
     run = finish(tmp_path, [*PROTOTYPES, "--resume"])
