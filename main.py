@@ -6,9 +6,11 @@ that can be checked without it has been.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import traceback
 from typing import NoReturn, Sequence
 
 from absl import logging
@@ -102,20 +104,31 @@ def _complain(text: str, code: int) -> int:
     return code
 
 
+def _run(argv: Sequence[str]) -> int:
+    """`main`, whatever ends it; returns the exit code."""
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except KeyboardInterrupt:  # Another one, while the first was answered.
+        return EXIT_INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILURE
+
+
 def _leave(code: int) -> NoReturn:
     """Ends the process without Python's own farewell.
 
     After an interrupt a thread of TFF's may still build a graph. Python would end it in
     the midst of TensorFlow's code, and with that the process, by an abort.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # Closed, or on a full disk, of which the user has been told.
+        with contextlib.suppress(OSError, AttributeError):
+            stream.flush()
     os._exit(code)
 
 
 if __name__ == "__main__":
-    try:
-        exit_code = main(sys.argv[1:])
-    except SystemExit as end:
-        exit_code = int(end.code or 0)
-    _leave(exit_code)
+    _leave(_run(sys.argv[1:]))

@@ -4,7 +4,8 @@
 
 Prints the accuracy of each class and writes a confusion matrix to
 RUN_DIR/confusion_<split>.png. The network comes from the run's model.keras, weights
-and prototypes from its model.npz.
+and prototypes from its model.npz. Its layers are Keras's own, which round otherwise
+than the run's (`models.winograd`): an image between two classes may change sides.
 """
 
 from __future__ import annotations

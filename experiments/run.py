@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -43,6 +42,7 @@ from experiments.budgets import BUDGETS, budget_for
 from experiments.jobs import COMPLETE, DIFFERENT, MISSING, PARTIAL, Job, State
 from experiments.suites import Cell, Entry, Suite
 from experiments.timing import Estimate
+from fl import signals
 from fl.progress import duration, write_line
 from flags.arguments import ArgumentParser, at_least_one
 from flags.errors import UsageError
@@ -52,7 +52,6 @@ ALL = "all"
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 
 @attr.frozen
@@ -91,7 +90,7 @@ def main(argv: Sequence[str], known: Mapping[str, Suite] = suites.SUITES) -> int
         argv: the command line without the program's name.
         known: the suites by name.
     """
-    signal.signal(signal.SIGTERM, _on_terminate)
+    signals.remember()
     try:
         arguments = _parser(known).parse_args(argv)
         _check(arguments, known)
@@ -438,11 +437,6 @@ def _parser(known: Mapping[str, Suite]) -> argparse.ArgumentParser:
         "--keep_checkpoints", action="store_true", help="also of complete runs"
     )
     return parser
-
-
-def _on_terminate(number: int, frame: Any) -> None:
-    del number, frame
-    sys.exit(EXIT_TERMINATED)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,12 @@ from fl.tls import Certificates
 
 MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 NEVER_MS = 2**31 - 1
-# A loss is noticed within ASK_EVERY + TRIES * ANSWER seconds. More than one try,
+# A loss is noticed within ASK_EVERY + STIR + TRIES * ANSWER seconds. More than one try,
 # because this process may have been asleep itself while the time ran out.
 ASK_EVERY_SECONDS = 1.0
+# Networks forget connections on which nothing passes for some minutes, as while a call
+# computes: something small passes there too.
+STIR_SECONDS = 0.5
 ANSWER_SECONDS = 3.5
 TRIES = 2
 POLL_SECONDS = 0.05
@@ -58,6 +61,7 @@ class Connection:
         self.computing = _channel(address, certificates)
         self._asking = _channel(address, certificates)
         self._ask = self._asking.unary_unary(QUESTION)
+        self._ask_computing = self.computing.unary_unary(QUESTION)
         self._closed = threading.Event()
         self._complaint = ""
 
@@ -69,11 +73,10 @@ class Connection:
             is_running: asked now and then; waiting ends when it says no.
         """
         deadline = time.monotonic() + seconds
-        computing = self.computing.unary_unary(QUESTION)
         while time.monotonic() < deadline and is_running():
             if all(
                 self._answers_once(ask, FIRST_ANSWER_SECONDS, may_connect=True)
-                for ask in (self._ask, computing)
+                for ask in (self._ask, self._ask_computing)
             ):
                 return True
             time.sleep(POLL_SECONDS)
@@ -101,6 +104,9 @@ class Connection:
 
         def ask() -> None:
             while not self._closed.wait(ASK_EVERY_SECONDS):
+                if self._reconnects:
+                    # The answer may be late here, behind a large message.
+                    self._answers_once(self._ask_computing, STIR_SECONDS, False)
                 if not (is_running() and self.answers()):
                     if not self._closed.is_set():
                         lost()

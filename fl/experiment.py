@@ -71,6 +71,7 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
             row = history.rounds[-1]
             board.write(row)
             if row.val_acc is not None:
+                folder.check_held()
                 plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
             sweep()
             progress.tell(row, time.monotonic() - began)

@@ -16,7 +16,8 @@ _ARENA_MAX = "MALLOC_ARENA_MAX", -8
 
 # glibc hands memory back to the kernel as soon as some tens of megabytes are free, and
 # the next buffers cost page faults all over; it also keeps a heap per thread, each with
-# its own holes. So: a single heap, which is not given back. Buffers of more than 32 MB,
+# its own holes. So: a single heap, which is not given back by itself; the program has
+# it given back once a round (`fl.garbage`), a worker never. Buffers of more than 32 MB,
 # such as messages, stay apart: the holes that they leave would let the heap grow.
 _KEEPING = {
     _ARENA_MAX: 1,

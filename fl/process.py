@@ -323,7 +323,7 @@ class CollectRound:
             kept=(),
             bytes_down=len(clients) * num_bytes(weights),
             bytes_up=_bytes_up(clients, (), own),
-            used=np.ones(len(clients), bool),
+            used=np.array([_returns(client) for client in clients]),
         )
 
 
@@ -334,8 +334,13 @@ def num_bytes(structure: Any) -> int:
 
 def _bytes_up(clients: Sequence[Any], each: Any, rows: Any) -> int:
     """What those send who do not drop out: something each, and a row each."""
-    sent = sum(bool(getattr(client, "returns", True)) for client in clients)
+    sent = sum(_returns(client) for client in clients)
     return sent * (num_bytes(each) + num_bytes(rows) // len(clients))
+
+
+def _returns(client: Any) -> bool:
+    """Whether a client's values come back; only some methods' clients drop out."""
+    return bool(getattr(client, "returns", True))
 
 
 def _placed_types(message_spec: Any, client_spec: Any) -> Tuple[Any, Any]:

@@ -10,12 +10,22 @@ from typing import Any, Callable, Iterator, Mapping
 import numpy as np
 import pytest
 
-from fl import environment
+from fl import environment, signals
 
 environment.prepare_tensorflow()
 # A shell starts what runs in its background with SIGINT ignored, and programs that the
 # tests start would inherit that; a handler does not pass on to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """For tests of what takes over signals: afterwards all is as before."""
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    signals._seen.clear()
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, List, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import psutil
@@ -116,7 +117,7 @@ def test_run_leaves_its_records(whole: RunFiles) -> None:
 
 
 def test_evaluate_reloads_the_run(whole: RunFiles) -> None:
-    """Its accuracy is the one that the last round recorded."""
+    """Its accuracy is the one that the last round recorded, but for rounding."""
     result = subprocess.run(
         [sys.executable, "-m", "experiments.evaluate", str(whole.path)],
         cwd=ROOT,
@@ -130,7 +131,9 @@ def test_evaluate_reloads_the_run(whole: RunFiles) -> None:
         f"class {k}" for k in range(10)
     ]
     last = records.read_rows(whole.metrics_file, RoundRecord)[-1]
-    assert lines[10] == f"all: accuracy {last.test_acc:.4f} of 300"
+    found = re.fullmatch(r"all: accuracy (\S+) of 300", lines[10])
+    assert found
+    assert float(found[1]) == pytest.approx(last.test_acc, abs=1.01 / 300)
     assert (whole.path / "confusion_test.png").read_bytes()[:4] == b"\x89PNG"
     (whole.path / "confusion_test.png").unlink()
 
@@ -318,6 +321,73 @@ def test_a_signal_that_a_library_swallows_is_not_lost(
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_full_disk_under_the_output_is_one_line() -> None:
+    """As in `python main.py > log`, and nothing can be written to the log."""
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "main.py", "--help"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=RUN_SECONDS,
+        )
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "No space left on device" in result.stderr
+
+
+def test_a_mistake_is_told_where_there_is_no_output() -> None:
+    result = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} main.py --dataset=none >&-"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "--dataset" in result.stderr
+
+
+FAREWELL = """
+import atexit, runpy, sys
+import main
+atexit.register(print, "farewell")
+{change}
+sys.argv = ["main.py", "--help"]
+runpy.run_path("main.py", run_name="__main__")
+"""
+FAILS = """
+from flags import parse
+def fail(argv):
+    raise {error}
+parse.parse = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(None, 0), ("RuntimeError('odd')", 1), ("KeyboardInterrupt", 130)],
+)
+def test_the_program_leaves_without_pythons_farewell(
+    error: Optional[str], code: int
+) -> None:
+    """However it ends: threads of TFF's may be at work, and Python would abort."""
+    change = FAILS.format(error=error) if error else ""
+    result = subprocess.run(
+        [sys.executable, "-c", FAREWELL.format(change=change)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == code, result.stderr
+    assert "farewell" not in result.stdout
+    assert ("--dataset" in result.stdout) == (error is None)
+    assert ("odd" in result.stderr) == (code == 1)
 
 
 def test_a_mistake_that_the_method_finds_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -32,12 +32,9 @@ GONE_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`run.main` takes over SIGTERM, `write_flagfiles` the folder of flagfiles."""
-    handler = signal.getsignal(signal.SIGTERM)
+def _as_before(monkeypatch: pytest.MonkeyPatch, own_signals: None) -> None:
+    """`run.main` takes over signals, `write_flagfiles` the folder of flagfiles."""
     monkeypatch.setattr(cells, "FOLDER", cells.FOLDER)
-    yield
-    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class ProtoFSSL(base.Method):
         active, clients = self.clients(state)
         early = self._refine(state.model_weights, clients) if self._refine else None
         if early:
-            state = _keep_last(state, early.own)
+            state = _keep_last(state, early.counted(early.own))
         state = self.with_helpers(state)
         exchange = self.train(self.message(state), clients)
         returned = exchange.counted(exchange.own.prototypes)
@@ -284,7 +284,7 @@ def client_spec(image_shape: Tuple[int, ...]) -> ClientData:
 
 
 def _keep_last(state: ServerState, made: Prototypes) -> ServerState:
-    """--refine_at_begin: the last active client's set joins the bank, as in theirs."""
+    """--refine_at_begin: the last returned set joins the bank, as in theirs."""
     last = Prototypes(values=made.values[-1:], present=made.present[-1:].astype(bool))
     return attr.evolve(state, bank=server.join(state.bank, last))
 

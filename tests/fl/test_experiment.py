@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import signal
 import weakref
 from pathlib import Path
 from typing import Any, Callable
@@ -14,7 +16,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fl import checkpoints, experiment, plots, records
+from fl import checkpoints, experiment, plots, records, signals
 from fl.methods.protofssl import ProtoFSSL
 from fl.progress import Progress
 from fl.records import ClientRecord, RoundRecord
@@ -197,6 +199,23 @@ def test_more_rounds_equal_a_longer_run(run_small: Run) -> None:
     run_small("grown", num_round=2, eval_every=4)
     grown = run_small("grown", num_round=4, eval_every=4, resume=True)
     assert_same_run(longer, grown)
+
+
+def test_a_signal_that_was_swallowed_ends_the_run_after_its_round(
+    run_small: Run, tmp_path: Path, own_signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ProtoFSSL.run_round
+
+    def swallow(method: Any, state: Any) -> Any:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return original(method, state)
+
+    signals.remember()
+    monkeypatch.setattr(ProtoFSSL, "run_round", swallow)
+    with pytest.raises(KeyboardInterrupt):
+        run_small("cut", num_round=3)
+    assert checkpoints.rounds(tmp_path / "cut" / "checkpoints") == [1]
 
 
 def test_supervised_run_leaves_cells_empty(run_small: Run) -> None:

@@ -8,6 +8,7 @@ from typing import Iterator
 
 import pytest
 
+from fl import libc
 from fl.garbage import Sweep
 
 
@@ -45,6 +46,15 @@ def test_what_is_there_at_first_is_not_looked_at_again_until_the_end() -> None:
     gc.collect()
     assert alive() is None
     assert gc.get_freeze_count() == 0
+
+
+def test_every_call_gives_free_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = []
+    monkeypatch.setattr(libc, "release_memory", lambda: given_back.append(True))
+    with Sweep() as sweep:
+        for count in (1, 2, 3):
+            sweep()
+            assert len(given_back) == count
 
 
 def test_an_error_leaves_nothing_hidden_from_the_collector() -> None:

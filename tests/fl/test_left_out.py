@@ -70,6 +70,19 @@ def test_prototypes_of_one_who_dropped_out_do_not_enter(make_small: Make) -> Non
     assert outcome.not_finite == ()
 
 
+def test_refine_at_begin_keeps_the_last_set_that_came_back(make_small: Make) -> None:
+    """The last active client drops out; a set of one who stays joins the bank."""
+    method = make_small(refine_at_begin=True, client_dropout=0.6)
+    state = method.initial_state()
+    while base.returning(method.setup.config, state.round_num)[-1]:
+        state = attr.evolve(state, round_num=state.round_num + 1)
+    returns = base.returning(method.setup.config, state.round_num)
+    made = method._refine(state.model_weights, method.clients(state)[1]).own
+    last = int(np.flatnonzero(returns)[-1])
+    [kept] = method.run_round(state).state.bank.values
+    np.testing.assert_array_equal(kept, made.values[last])
+
+
 def test_one_who_stays_alone_is_the_mean(make_small: Make) -> None:
     """Two of three drop out: the result is that of the third, trained alone."""
     method = make_small(optimizer_state="fresh", client_dropout=0.9)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import signal
-from typing import Iterator
 
 import pytest
 
 from fl import signals
 
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    kept = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("own_signals")
 
 
 def test_nothing_is_raised_without_a_signal() -> None:
