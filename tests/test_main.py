@@ -323,33 +323,25 @@ def test_a_signal_that_a_library_swallows_is_not_lost(
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_full_disk_under_the_output_is_one_line() -> None:
-    """As in `python main.py > log`, and nothing can be written to the log."""
-    with open("/dev/full", "wb") as full:
-        result = subprocess.run(
-            [sys.executable, "main.py", "--help"],
-            cwd=ROOT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=RUN_SECONDS,
-        )
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
-    assert "No space left on device" in result.stderr
-
-
-def test_a_mistake_is_told_where_there_is_no_output() -> None:
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("--help > /dev/full", 1, "No space left on device"),
+        ("--dataset=none >&-", 2, "--dataset"),
+    ],
+)
+def test_output_that_is_full_or_closed(command: str, code: int, said: str) -> None:
+    """One line tells what is wrong, and the exit code is that of the mistake."""
     result = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} main.py --dataset=none >&-"],
+        ["sh", "-c", f"exec {sys.executable} main.py {command}"],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
         timeout=RUN_SECONDS,
     )
-    assert result.returncode == 2
+    assert result.returncode == code
     assert result.stderr.count("\n") == 1
-    assert "--dataset" in result.stderr
+    assert said in result.stderr
 
 
 FAREWELL = """
