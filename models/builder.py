@@ -18,12 +18,13 @@ else makes sure that the moving statistics of batch norm are updated.
 
 from __future__ import annotations
 
+import functools
 from typing import Optional, Tuple
 
 import attr
 import tensorflow as tf
 
-from models import specs, winograd
+from models import convolution, specs
 
 _BN_MOMENTUM = 0.99
 _NORM_EPSILON = 1e-3
@@ -177,7 +178,7 @@ def _conv(
     stride: int = 1,
     use_bias: bool = True,
 ) -> tf.Tensor:
-    """A convolution, by the cheaper of two ways to compute it."""
+    """A convolution, computed by `models.convolution`."""
     layer = tf.keras.layers.Conv2D(
         width,
         size,
@@ -187,13 +188,14 @@ def _conv(
         kernel_initializer="zeros",
         name=f"{name}_conv",
     )
-    _, height, length, channels = x.shape
-    if (size, stride, height) == (winograd.TAPS, 1, length) and winograd.applies(
-        height, channels, width
-    ):
-        # No class of its own: the network is saved and read as plain Keras layers.
-        layer.convolution_op = winograd.convolve
+    # No class of its own: the network is saved and read as plain Keras layers.
+    layer.call = functools.partial(_convolve, layer)
     return layer(x)
+
+
+def _convolve(layer: tf.keras.layers.Conv2D, images: tf.Tensor) -> tf.Tensor:
+    bias = layer.bias if layer.use_bias else None
+    return convolution.convolve(images, layer.kernel, bias, layer.strides[0])
 
 
 def _dense(x: tf.Tensor, width: int, use_bias: bool) -> tf.Tensor:

@@ -11,10 +11,6 @@ channels, 36 matrix products, which is where most of the time goes. Results are 
 of `tf.nn.conv2d` but for rounding: the points below are such that the error in float32
 is about twice that of oneDNN's own convolution.
 
-The gradient of the images comes the same way. That of the kernel stays TensorFlow's
-own: it is often exactly zero, where an input and an output channel are never active
-side by side, and would become rounding here, of which RMSprop makes full steps.
-
 Values are kept position by position, [row, column, image, channel], so that the
 transformations along rows and along columns are plain matrix products too, with zero
 padding inside their matrices; nothing is copied into tiles. The tiles of four rows, a
@@ -24,7 +20,7 @@ padding inside their matrices; nothing is copied into tiles. The tiles of four r
 from __future__ import annotations
 
 import functools
-from typing import Callable, Optional, Tuple
+from typing import Any, Sequence
 
 import attr
 import numpy as np
@@ -59,15 +55,18 @@ class Transform:
     rows_out: np.ndarray
 
 
-def applies(side: int, inputs: int, outputs: int) -> bool:
-    """Whether a 3x3 convolution of stride 1 gains by it.
+def applies(images: Sequence[Any], kernel: Sequence[int], stride: int) -> bool:
+    """Whether a convolution can be computed this way, and gains by it.
 
     Args:
-        side: of the square images.
-        inputs: channels in.
-        outputs: channels out.
+        images: their shape, [N, H, W, C].
+        kernel: its shape, [h, w, C, K].
+        stride: of the convolution.
     """
-    return side % TILE == 0 and min(inputs, outputs) >= MIN_CHANNELS
+    _, height, width, _ = images
+    fits = tuple(kernel[:2]) == (TAPS, TAPS) and stride == 1
+    tiled = height == width and height % TILE == 0
+    return fits and tiled and min(kernel[2:]) >= MIN_CHANNELS
 
 
 def convolve(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -80,32 +79,6 @@ def convolve(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     Returns:
         [N, S, S, K].
     """
-    kernel = tf.convert_to_tensor(kernel)
-    made = _filter(images, tf.stop_gradient(kernel))
-    return _with_kernel_gradient(made, tf.stop_gradient(images), kernel)
-
-
-@tf.custom_gradient
-def _with_kernel_gradient(
-    made: tf.Tensor, images: tf.Tensor, kernel: tf.Tensor
-) -> Tuple[tf.Tensor, Callable[[tf.Tensor], Tuple[Optional[tf.Tensor], ...]]]:
-    """Hands on what was made, with the gradient of the kernel that it was made by."""
-
-    def gradient(upstream: tf.Tensor) -> Tuple[Optional[tf.Tensor], ...]:
-        of_kernel = tf.raw_ops.Conv2DBackpropFilter(
-            input=images,
-            filter_sizes=kernel.shape,
-            out_backprop=upstream,
-            strides=[1, 1, 1, 1],
-            padding="SAME",
-        )
-        return upstream, None, of_kernel
-
-    return tf.identity(made), gradient
-
-
-def _filter(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """The steps of the module's docstring; arguments as in `convolve`."""
     side, (inputs, outputs) = images.shape[1], kernel.shape[2:]
     matrices, tiles = transform(side), side // TILE
     number = tf.shape(images)[0]
