@@ -91,7 +91,6 @@ def train(config: ExperimentConfig) -> None:
 
         method = wiring.make_method(config, data)
         signals.check()
-        folder.begin()
         try:
             with Runtime(workers):
                 experiment.run(config, method, folder)

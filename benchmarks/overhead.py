@@ -110,7 +110,7 @@ def _tasks(config: Any, method: Any, state: Any) -> Dict[str, Any]:
 
     def write() -> None:
         with RunFolder(attr.evolve(config, overwrite=True)) as folder:
-            folder.begin()
+            folder.begin("data")
             states = StatesInFolder(folder.client_states)
             experiment.record(config, method, folder, states, history)
             with TensorBoardLog(folder.tensorboard) as board:

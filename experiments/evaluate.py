@@ -105,7 +105,6 @@ def _confusion(
     except (OSError, ValueError, zipfile.BadZipFile):
         raise UsageError(f"{keras_file}: missing or damaged; run it again") from None
     names = sorted(name for name in arrays if name.startswith("weights/"))
-    model.set_weights([arrays[name] for name in names])
 
     def score(images: Any, labels: Any) -> Any:
         if "prototypes" not in arrays:
@@ -116,7 +115,13 @@ def _confusion(
         )
 
     rows = data.test if split == "test" else data.validation
-    result = evaluation.evaluate(tf.function(score), data.images, rows)
+    try:
+        model.set_weights([arrays[name] for name in names])
+        result = evaluation.evaluate(tf.function(score), data.images, rows)
+    except (KeyError, ValueError, tf.errors.InvalidArgumentError):
+        raise UsageError(
+            f"{keras_file}: does not fit the arrays beside it; run it again"
+        ) from None
     return evaluation.confusion_matrix(result, data.num_classes)
 
 

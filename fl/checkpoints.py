@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import struct
 import zipfile
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional
@@ -21,18 +20,6 @@ from absl import logging
 from fl import files
 
 _NAME = re.compile(r"round_(\d{6}|[1-9]\d{6,})\.npz")
-
-# What zipfile and NumPy raise on bytes that are not what was written.
-_DAMAGE = (
-    zipfile.BadZipFile,
-    EOFError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
 
 
 class CheckpointError(Exception):
@@ -100,13 +87,14 @@ def load(path: files.PathLike) -> Checkpoint:
         raise CheckpointError(f"checkpoint {path} is no regular file")
     try:
         arrays = _read_arrays(path)
-    except _DAMAGE as error:
-        raise CheckpointError(
-            f"checkpoint {path} is damaged ({_one_line(error)})"
-        ) from error
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {path} cannot be read ({error.strerror or error})"
+        ) from error
+    # A hostile or damaged file can make zip and the npy parser raise anything.
+    except Exception as error:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged ({_one_line(error)})"
         ) from error
     return Checkpoint(int(matched[1]), arrays, path)
 

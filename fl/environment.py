@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging as standard_logging
 import os
+import sys
 
 from absl import flags as absl_flags
 from absl import logging
@@ -23,6 +24,9 @@ class _LineFormatter(standard_logging.Formatter):
 
 def set_up_logging() -> None:
     """Our lines on standard error; TensorFlow's only when something is wrong."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # Closed by whoever started the program.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     absl_flags.FLAGS.mark_as_parsed()  # absl logs to a provisional place before that.
     logging.use_absl_handler()
     logging.get_absl_handler().setFormatter(_LineFormatter())

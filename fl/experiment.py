@@ -47,16 +47,22 @@ def run(config: ExperimentConfig, method: Method, folder: RunFolder) -> Any:
     Args:
         config: the run's configuration.
         method: what to train.
-        folder: where the records go; may hold the beginning of the same run.
+        folder: where the records go; may hold the beginning of the same run. Nothing
+            in it changes before it is known that the run can go on.
 
     Returns:
         The server's state at the end.
+
+    Raises:
+        UsageError: if what an earlier process left cannot be used.
     """
     client_states = StatesInFolder(folder.client_states)
     method.client_states = client_states
     history = _resume(config, method, folder) if config.resume else None
+    folder.begin(method.setup.data.digest())
     if history is None:
         history = History(state=method.initial_state(), rounds=(), clients=())
+    checkpoints.discard_after(folder.checkpoints, history.state.round_num)
     with (
         TensorBoardLog(folder.tensorboard) as board,
         Progress(config.num_round, history.rounds) as progress,
@@ -227,6 +233,7 @@ def _resume(
     except checkpoints.CheckpointError as error:
         raise UsageError(f"--resume: {error}") from None
     if found is None:
+        _check_nothing_done(folder)
         logging.info("no complete round in %s; starting from the first", folder.path)
         return None
     try:
@@ -240,13 +247,28 @@ def _resume(
     rounds = records.truncate(rounds, found.round_num)
     clients = records.truncate(clients, found.round_num)
     _check_complete(folder, found.path, state.round_num, rounds, clients)
-    checkpoints.discard_after(folder.checkpoints, found.round_num)
     logging.info("resuming %s after round %d", folder.path, found.round_num)
     return History(
         state=state,
         rounds=tuple(_as_scheduled(config, rounds)),
         clients=tuple(clients),
     )
+
+
+def _check_nothing_done(folder: RunFolder) -> None:
+    """Rows are written before their checkpoint, so those of one round may be there."""
+    if not folder.metrics_file.exists():
+        return
+    try:
+        rounds = records.read_rows(folder.metrics_file, RoundRecord)
+    except records.RecordError as error:
+        raise UsageError(f"--resume: {error}") from None
+    if len(rounds) > 1:
+        raise UsageError(
+            f"--resume: {folder.metrics_file} has rows of {len(rounds)} rounds, but "
+            f"there is no checkpoint in {folder.checkpoints}; put one there, or start "
+            "anew with --overwrite"
+        )
 
 
 def _check_complete(

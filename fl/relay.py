@@ -25,7 +25,10 @@ def serve(listener: socket.socket, port: int) -> None:
         except OSError:  # They left again, or too many files are open.
             time.sleep(PAUSE_SECONDS)
             continue
-        threading.Thread(target=_join, args=(near, port), daemon=True).start()
+        try:
+            threading.Thread(target=_join, args=(near, port), daemon=True).start()
+        except RuntimeError:  # Too many threads; those who are here go on.
+            near.close()
 
 
 def answers(port: int) -> bool:
@@ -45,17 +48,18 @@ def _join(near: socket.socket, port: int) -> None:
             return
         with far:
             for end in (near, far):
-                _send_at_once(end)
+                _set_options(end)
             back = threading.Thread(target=_copy, args=(far, near), daemon=True)
             back.start()
             _copy(near, far)
             back.join()
 
 
-def _send_at_once(end: socket.socket) -> None:
-    """Small messages must not wait for more to come."""
+def _set_options(end: socket.socket) -> None:
+    """Small messages must not wait for more to come, nor we for a machine gone dark."""
     if end.family != socket.AF_UNIX:
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

@@ -117,7 +117,7 @@ class RunFolder(RunFiles):
             UsageError: if the folder cannot be written, is in use, or holds a run that
                 the flags do not allow to touch.
         """
-        super().__init__(Path(config.out_dir) / config.exp_name)
+        super().__init__(_folder(config.out_dir) / config.exp_name)
         self._config = config
         self._lock: Optional[int] = None
         self._check_existing()
@@ -140,8 +140,18 @@ class RunFolder(RunFiles):
     ) -> None:
         self._release()
 
-    def begin(self) -> None:
-        """Makes the folder ready; removes an earlier run, if told so, or leftovers."""
+    def begin(self, data_digest: str) -> None:
+        """Makes the folder ready; removes an earlier run, if told so, or leftovers.
+
+        Args:
+            data_digest: names the data that the run trains on.
+
+        Raises:
+            UsageError: if the run that is to go on began with other data, or if the
+                folder cannot be written.
+        """
+        if self._config.resume and self.config_file.exists():
+            self._check_same_data(data_digest)
         try:
             if self._config.overwrite:
                 self._clear()
@@ -149,7 +159,7 @@ class RunFolder(RunFiles):
             # A run that goes on is not finished; its result comes anew at its end.
             for path in (self.summary_file, self.weights_file, self.keras_file):
                 path.unlink(missing_ok=True)
-            files.write_json(self.config_file, self._description())
+            files.write_json(self.config_file, self._description(data_digest))
         except OSError as error:
             raise self._unusable(error) from None
 
@@ -170,7 +180,7 @@ class RunFolder(RunFiles):
     def _check_existing(self) -> None:
         if not self._is_occupied():
             return
-        if not self.config_file.exists():
+        if not self.config_file.exists() or self._is_of_others():
             raise UsageError(
                 f"--exp_name: found files in {self.path} that are no run of ours; "
                 "choose another name or --out_dir"
@@ -182,6 +192,14 @@ class RunFolder(RunFiles):
                 f"--exp_name: found a run in {self.path}; --resume continues it, "
                 "--overwrite replaces it"
             )
+
+    def _is_of_others(self) -> bool:
+        """Whether config.json is whole and has other things in it than ours have."""
+        try:
+            content = json.loads(self.config_file.read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(content, dict) and bool(content) and "config" not in content
 
     def _is_occupied(self) -> bool:
         try:
@@ -197,7 +215,8 @@ class RunFolder(RunFiles):
         return [
             path
             for path in self.path.iterdir()
-            if path.name != LOCK_NAME and not files.is_leftover(path.name)
+            if path not in (self.path / LOCK_NAME, self.worker_log)
+            and not files.is_leftover(path.name)
         ]
 
     def _unusable(self, error: OSError) -> UsageError:
@@ -224,10 +243,13 @@ class RunFolder(RunFiles):
         """Lets go of the folder, and leaves none behind where no run began."""
         if self._lock is None:
             return
-        if self.path.is_dir() and not self._contents():
+        # If not, somebody removed the folder, and another run may have it by now.
+        is_ours = _is_file(self._lock, self.path / LOCK_NAME)
+        if is_ours and not self._contents():
             files.remove_leftovers(self.path)
-            (self.path / LOCK_NAME).unlink(missing_ok=True)
-            self.path.rmdir()
+            (self.path / LOCK_NAME).unlink()
+            if not self.worker_log.exists():  # Else it tells why none began.
+                self.path.rmdir()
         os.close(self._lock)
         self._lock = None
 
@@ -239,6 +261,8 @@ class RunFolder(RunFiles):
         for path in reversed(self.own):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
+            elif path == self.worker_log and path.is_file():
+                os.truncate(path, 0)  # The workers of this run write to it already.
             else:
                 path.unlink(missing_ok=True)
 
@@ -261,8 +285,18 @@ class RunFolder(RunFiles):
                 f"{'; '.join(differing)}"
             )
 
-    def _description(self) -> Mapping[str, Any]:
+    def _check_same_data(self, digest: str) -> None:
+        before = _read_description(self.config_file).get("data_sha256", digest)
+        if before != digest:
+            raise UsageError(
+                f"--resume: the run in {self.path} began with other data than "
+                f"--dataset={self._config.dataset} gives now; name the folder with the "
+                "data of before by --data_dir"
+            )
+
+    def _description(self, data_digest: str) -> Mapping[str, Any]:
         return {
+            "data_sha256": data_digest,
             "config": self._config.as_dict(),
             "python": platform.python_version(),
             "packages": {name: metadata.version(name) for name in PACKAGES},
@@ -276,14 +310,20 @@ def read_config(path: Path) -> Dict[str, Any]:
     Raises:
         UsageError: if the file cannot be read.
     """
+    return dict(_read_description(path)["config"])
+
+
+def _read_description(path: Path) -> Dict[str, Any]:
     try:
-        config = json.loads(path.read_text())["config"]
-        return dict(config)
+        description = json.loads(path.read_text())
+        if isinstance(description["config"], dict):
+            return dict(description)
     except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(
-            f"{path}: cannot be read as a run's configuration; the run is damaged, "
-            "--overwrite replaces it"
-        ) from None
+        pass
+    raise UsageError(
+        f"{path}: cannot be read as a run's configuration; the run is damaged, "
+        "--overwrite replaces it"
+    )
 
 
 def depends_on_num_round(config: ExperimentConfig) -> bool:
@@ -291,6 +331,13 @@ def depends_on_num_round(config: ExperimentConfig) -> bool:
     if config.method == "mixmatch":  # The weight of its unlabelled term grows over it.
         return True
     return config.method != "protofssl" and config.baseline_lr != "constant"
+
+
+def _folder(out_dir: str) -> Path:
+    try:
+        return Path(out_dir).expanduser()
+    except RuntimeError as error:  # ~somebody
+        raise UsageError(f"--out_dir: found {out_dir}; {error}") from None
 
 
 def _take(lock: int, path: Path) -> bool:

@@ -36,19 +36,20 @@ def from_arrays(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -
         prefix: where in the record this is.
 
     Raises:
-        StateError: if an array is missing or of another kind.
+        StateError: if an array is missing or of another kind, or if arrays of any
+            length in one record differ in it.
     """
 
     def child(name: str, value: Any) -> Any:
         return from_arrays(value, arrays, f"{prefix}/{name}" if prefix else name)
 
     if attr.has(type(like)):
-        return type(like)(
-            **{
-                f.name: child(f.name, getattr(like, f.name))
-                for f in attr.fields(type(like))
-            }
-        )
+        fields = [(f.name, getattr(like, f.name)) for f in attr.fields(type(like))]
+        record = {name: child(name, value) for name, value in fields}
+        open_ended = [name for name, value in fields if _is_open_ended(value)]
+        if len({len(record[name]) for name in open_ended}) > 1:
+            raise StateError(f"{' and '.join(open_ended)} in {prefix} differ in length")
+        return type(like)(**record)
     if isinstance(like, tuple):
         return tuple(child(f"{i:03d}", value) for i, value in enumerate(like))
     if prefix not in arrays:
@@ -56,6 +57,10 @@ def from_arrays(like: Any, arrays: Mapping[str, np.ndarray], prefix: str = "") -
     value = arrays[prefix]
     _check(prefix, value, np.asarray(like))
     return int(value) if isinstance(like, int) else value
+
+
+def _is_open_ended(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.shape[:1] == (0,)
 
 
 def _check(name: str, found: np.ndarray, like: np.ndarray) -> None:

@@ -43,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         listener = _listen(options)
     except OSError as error:
-        return _complain(f"{_door(options)} cannot be opened: {error.strerror}")
+        return _complain(
+            f"{_door(options)} cannot be opened: {error.strerror or error}"
+        )
     try:
         return _run(options, listener)
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ are skipped. A flag file may name others.
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
@@ -14,7 +15,7 @@ from flags.errors import UsageError
 
 # Far above any real use: files that name each other many times over, or a device
 # that never ends, are refused before they cost anything.
-MAX_BYTES = 2**20
+MAX_BYTES = 2**16
 MAX_FILES = 100
 SHOWN_CHARACTERS = 40
 
@@ -35,16 +36,16 @@ def _expand(
     words: Sequence[str], opened: Tuple[str, ...], files_read: List[str]
 ) -> List[str]:
     """Expands the words of a file, given the files that led to it and all so far."""
-    queue = list(words)
+    queue = deque(words)
     result: List[str] = []
     while queue:
-        word = queue.pop(0)
+        word = queue.popleft()
         name, equals, value = word.partition("=")
         if name not in ("--flagfile", "-flagfile"):
             result.append(word)
             continue
         if not equals and queue:
-            value = queue.pop(0)
+            value = queue.popleft()
         if not value:
             raise UsageError("--flagfile: found no value; name a file of flags")
         path = os.path.realpath(os.path.expanduser(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
+from collections import deque
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from absl import flags as absl_flags
@@ -133,9 +134,9 @@ def _pairs(words: Sequence[str]) -> Iterator[Tuple[str, str]]:
     absl's own parser takes `--use_noise False` as true and a stray word, and knows no
     abbreviations; the authors' argparse takes any unambiguous start of a name.
     """
-    queue = list(words)
+    queue = deque(words)
     while queue:
-        word = queue.pop(0)
+        word = queue.popleft()
         name, equals, value = _split(word)
         if not word.startswith("-") or not name:
             raise UsageError(f"found '{word}', which is no flag; flags start with --")
@@ -146,12 +147,12 @@ def _pairs(words: Sequence[str]) -> Iterator[Tuple[str, str]]:
         elif _is_boolean(name := _full_name(name)):
             if not equals:
                 follows = bool(queue) and queue[0].lower() in BOOLEAN_WORDS
-                value = queue.pop(0) if follows else "true"
+                value = queue.popleft() if follows else "true"
             yield name, BOOLEAN_WORDS.get(value.lower(), value)
         else:
             if not equals and (not queue or queue[0].startswith("--")):
                 raise UsageError(f"--{name}: found no value; give --{name}=VALUE")
-            yield name, value if equals else queue.pop(0)
+            yield name, value if equals else queue.popleft()
 
 
 def _split(word: str) -> Tuple[str, str, str]:

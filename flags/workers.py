@@ -11,6 +11,7 @@ from flags.errors import UsageError
 
 # Beyond it something else was meant; each takes some hundred megabytes.
 MOST_LOCAL = 64
+MOST_DIGITS = 9
 HIGHEST_PORT = 2**16 - 1
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>\d{1,5})")
 _SOCKET = re.compile(r"unix:(?P<path>/.+)")
@@ -48,7 +49,7 @@ def parse_workers(text: str) -> Workers:
         UsageError: if it is neither a number nor a list of addresses.
     """
     if re.fullmatch(r"\d+", text):
-        if not 1 <= int(text) <= MOST_LOCAL:
+        if len(text) > MOST_DIGITS or not 1 <= int(text) <= MOST_LOCAL:
             raise UsageError(
                 f"--workers: found {text}, must be from 1 to {MOST_LOCAL}, or addresses"
             )

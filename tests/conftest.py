@@ -167,7 +167,6 @@ def run_small(make_small: Callable[..., Any], tmp_path: Path) -> Callable[..., A
         flags = {**SMALL, **given, "exp_name": name, "out_dir": str(tmp_path)}
         config = resolve(flags).config
         with RunFolder(config) as folder:
-            folder.begin()
             experiment.run(config, method, folder)
         return RunFiles(folder.path)
 

@@ -185,7 +185,7 @@ def _write_thesis(folder: Path) -> None:
 def _write_run(folder: Path) -> None:
     config = parse([f"--out_dir={folder / 'runs'}", "--seed=1", "--mu=0.5"]).config
     with RunFolder(config) as run:
-        run.begin()
+        run.begin("data")
 
 
 def _write_broken_run(folder: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,11 @@ import numpy as np
 import psutil
 import pytest
 
+from experiments import evaluate
 from fl import records
 from fl.records import RoundRecord
 from fl.run_folder import RunFiles
+from flags.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
 GONE_SECONDS = 5.0
@@ -136,6 +139,56 @@ def test_evaluate_reloads_the_run(whole: RunFiles) -> None:
     assert float(found[1]) == pytest.approx(last.test_acc, abs=1.01 / 300)
     assert (whole.path / "confusion_test.png").read_bytes()[:4] == b"\x89PNG"
     (whole.path / "confusion_test.png").unlink()
+
+
+UNREACHABLE = """
+import sys
+import main
+from fl import workers
+
+workers.REACH_SECONDS = 0.5
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+def test_a_run_stays_when_the_one_to_replace_it_finds_no_worker(
+    whole: RunFiles, tmp_path: Path
+) -> None:
+    shutil.copytree(whole.path, tmp_path / "run")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    flags = ["--exp_name=run", "--overwrite", f"--workers=unix:{tmp_path}/nobody"]
+    result = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE, f"--out_dir={tmp_path}", *SMALL, *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 1
+    assert "nobody did not answer within" in result.stderr
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights/000": None},
+        {"weights/000": np.zeros([3, 3, 1, 5], np.float32)},
+        {"prototypes_present": None},
+        {"prototypes": np.zeros([1, 10, 7], np.float32)},
+    ],
+    ids=["missing", "shape", "present", "prototypes"],
+)
+def test_evaluate_refuses_arrays_that_do_not_fit(
+    whole: RunFiles, tmp_path: Path, changes: Any
+) -> None:
+    shutil.copytree(whole.path, tmp_path / "run")
+    run = RunFiles(tmp_path / "run")
+    with np.load(run.weights_file) as arrays:
+        changed = {**arrays, **changes}
+    np.savez(run.weights_file, **{k: v for k, v in changed.items() if v is not None})
+    with pytest.raises(UsageError, match="model.keras: does not fit the arrays"):
+        evaluate.evaluate_run(run.path, "test")
 
 
 def test_evaluate_refuses_what_is_no_run(tmp_path: Path) -> None:
@@ -328,6 +381,7 @@ def test_a_signal_that_a_library_swallows_is_not_lost(
     [
         ("--help > /dev/full", 1, "No space left on device"),
         ("--dataset=none >&-", 2, "--dataset"),
+        ("--dry_run >&-", 0, ""),
     ],
 )
 def test_output_that_is_full_or_closed(command: str, code: int, said: str) -> None:
@@ -340,7 +394,7 @@ def test_output_that_is_full_or_closed(command: str, code: int, said: str) -> No
         timeout=RUN_SECONDS,
     )
     assert result.returncode == code
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == (1 if code else 0)
     assert said in result.stderr
 
 

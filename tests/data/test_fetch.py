@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import sys
 import tarfile
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import attr
 import numpy as np
 import pytest
+from hostile import Trap
 from PIL import Image
 
 from data import fetch
@@ -171,6 +173,25 @@ def test_a_library_that_lacks_the_dataset_ends_in_one_line(tmp_path: Path) -> No
     """The real child process; it needs no network to find nothing."""
     with pytest.raises(fetch.FetchError, match="^nothing by keras: .*nothing"):
         fetch.from_library("keras", "nothing", tmp_path)
+
+
+def test_a_pickle_in_the_folder_of_keras_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in what it once unpacked, nor in an archive of another hash."""
+    kept = tmp_path / ".keras" / "datasets" / "cifar-10-batches-py"
+    kept.mkdir(parents=True)
+    trap = tmp_path / "sprung"
+    for name in ("data_batch_1", "test_batch"):
+        (kept / name).write_bytes(pickle.dumps(Trap(trap)))
+    with tarfile.open(f"{kept}.tar.gz", "w:gz") as archive:
+        archive.add(kept, kept.name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # Nobody is there.
+    (tmp_path / "workspace").mkdir()
+    with pytest.raises(fetch.FetchError, match="^cifar10 by keras: "):
+        fetch.from_library("keras", "cifar10", tmp_path / "workspace")
+    assert not trap.exists()
 
 
 def test_the_ways_are_tried_in_turn(tmp_path: Path) -> None:

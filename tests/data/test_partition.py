@@ -454,3 +454,15 @@ def test_wrong_values_are_refused_by_name(changes: Any, message: str) -> None:
 def test_a_specification_for_another_dataset_is_refused() -> None:
     with pytest.raises(ValueError, match="svhn was to be partitioned, got cifar10"):
         partition(_raw(), _spec(dataset="svhn"))
+
+
+def test_digest_names_images_labels_and_who_has_them() -> None:
+    first, again = (partition(_raw(), _spec()) for _ in range(2))
+    assert first.digest() == again.digest()
+    changed = [
+        attr.evolve(first, images=first.images + 1),
+        attr.evolve(first, labels=(first.labels + 1) % 10),
+        attr.evolve(first, clients=first.clients[::-1]),
+        attr.evolve(first, test=first.validation, validation=first.test),
+    ]
+    assert len({data.digest() for data in (first, *changed)}) == 5

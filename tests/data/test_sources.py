@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any, Optional
@@ -248,11 +249,23 @@ def _write_header_only(path: Path, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [(10**12, "x_train would take .* GiB"), (10, "cannot be read"), (-1, "cannot be")],
+    [(10**12, "would take .* GiB; at"), (10, "cannot be read"), (-1, "cannot be")],
 )
 def test_a_header_that_lies_is_refused(folder: Path, size: int, message: str) -> None:
     _write_header_only(folder / "cifar10.npz", (size, 32, 32, 3))
     with pytest.raises(DataError, match=message):
+        load_dataset("cifar10", str(folder))
+
+
+def test_parts_that_fill_the_memory_together_are_refused(folder: Path) -> None:
+    """Each would do alone."""
+    with zipfile.ZipFile(folder / "cifar10.npz", "w") as archive:
+        shape = (10**6, 32, 32, 3)
+        for part in ("x_train", "x_test"):
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            with archive.open(f"{part}.npy", "w") as file:
+                np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(DataError, match="cifar10.npz: would take 6 GiB; at most 4"):
         load_dataset("cifar10", str(folder))
 
 
@@ -273,6 +286,9 @@ def test_a_wrong_data_dir_is_refused(tmp_path: Path) -> None:
         load_dataset("cifar10", str(tmp_path / "none"))
     with pytest.raises(DataError, match="--data_dir=.*/file: is no folder"):
         load_dataset("cifar10", str(tmp_path / "file"))
+    for wrong in ("~nobody-of-that-name", "long" * 1000):
+        with pytest.raises(DataError, match=f"^--data_dir={wrong[:20]}.*: .* right"):
+            load_dataset("cifar10", wrong)
 
 
 def test_digits_need_no_network_and_leave_no_file(cache: Path) -> None:
@@ -341,6 +357,20 @@ def test_a_partial_file_of_a_killed_run_is_not_believed(
     (left / "cifar10.npz").write_bytes(b"PK\x03\x04 half an archive")
     assert len(load_dataset("cifar10").y_train) == 30
     assert way.calls == 1
+
+
+def test_what_killed_runs_left_goes_after_a_day(
+    way: LocalWay, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = cache / ".partial-killed"
+    (left / "deep").mkdir(parents=True)
+    load_dataset("cifar10")
+    assert left.exists()
+    (cache / "cifar10.npz").unlink()
+    tomorrow = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    load_dataset("cifar10")
+    assert [path.name for path in cache.iterdir()] == ["cifar10.npz"]
 
 
 def test_a_fetched_file_that_is_wrong_is_not_cached(way: LocalWay, cache: Path) -> None:

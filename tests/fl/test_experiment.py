@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import shutil
 import signal
 import weakref
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from data.partition import FederatedData
 from fl import checkpoints, experiment, plots, records, signals
 from fl.methods.protofssl import ProtoFSSL
 from fl.progress import Progress
@@ -191,6 +193,34 @@ def test_no_whole_checkpoint_is_an_error_that_names_them(run_small: Run) -> None
         path.write_bytes(b"PK")
     with pytest.raises(UsageError, match="--resume.*round_00000"):
         run_small("lost", resume=True)
+
+
+def test_rows_without_any_checkpoint_are_not_written_over(run_small: Run) -> None:
+    run = run_small("gone")
+    shutil.rmtree(run.checkpoints)
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match="--resume: .*metrics.csv has rows of 3 round"):
+        run_small("gone", resume=True)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
+def test_what_cannot_go_on_stays_as_it_was(run_small: Run) -> None:
+    """A finished run is to grow, but its rows are damaged: the result stays."""
+    run = run_small("result")
+    run.metrics_file.write_text("round\n")
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match="--resume: .*metrics.csv"):
+        run_small("result", num_round=4, resume=True)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
+def test_other_data_is_another_run(
+    run_small: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_small("data", num_round=1)
+    monkeypatch.setattr(FederatedData, "digest", lambda self: "other")
+    with pytest.raises(UsageError, match="--resume: .*other data.*--data_dir"):
+        run_small("data", num_round=1, resume=True)
 
 
 def test_more_rounds_equal_a_longer_run(run_small: Run) -> None:

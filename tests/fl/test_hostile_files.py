@@ -16,6 +16,7 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from hostile import Trap
 
 from experiments import evaluate
 from fl import checkpoints
@@ -24,17 +25,8 @@ from fl.run_folder import RunFiles
 from flags.errors import UsageError
 
 NAME = "round_000001.npz"
+DESCR_OF_NOTHING = b"{'descr': (), 'fortran_order': False, 'shape': (4,)}\n"[:51]
 Run = Callable[..., RunFiles]
-
-
-class Trap:
-    """Makes a file when unpickled."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self._path),)
 
 
 def header(shape: tuple[int, ...], descr: str = "<f4") -> bytes:
@@ -77,8 +69,10 @@ def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
         header((4,))[:20],
         b"\x93NUMPY\x09\x00" + struct.pack("<H", 4) + b"{}  ",
         b"\x93NUMPY\x01\x00" + struct.pack("<H", 65535) + b"(" * 65535,
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", 1) + b"(",
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", 51) + DESCR_OF_NOTHING,
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_an_array_that_lies_about_itself_is_damage(
     content: bytes, tmp_path: Path
@@ -117,6 +111,16 @@ def test_a_checkpoint_of_other_shapes_is_a_clear_error(run_small: Run) -> None:
         UsageError, match=r"--resume: .*round_000003.*model_weights/000 is float32"
     ):
         run_small("shapes", resume=True)
+
+
+def test_arrays_of_one_record_that_differ_in_length_are_a_clear_error(
+    run_small: Run,
+) -> None:
+    run = run_small("lengths")
+    bank = checkpoints.load(checkpoints.path_of(run.checkpoints, 3)).arrays
+    tampered(run, 3, bank__values=np.concatenate([bank["bank/values"]] * 2))
+    with pytest.raises(UsageError, match="values and present in bank differ in length"):
+        run_small("lengths", resume=True)
 
 
 def test_a_checkpoint_under_another_name_is_no_later_round(run_small: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import Iterator, Tuple
+from typing import Any, Iterator, Tuple
 
 import numpy as np
 import pytest
@@ -93,3 +93,20 @@ def test_nobody_behind_the_relay_means_nobody_there() -> None:
             address = listener.getsockname()
             with socket.create_connection(address, timeout=WAIT_SECONDS) as near:
                 assert near.recv(1) == b""
+
+
+def test_a_thread_that_cannot_start_costs_one_connection(
+    ends: Tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    near, far = ends
+    address = near.getpeername()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with socket.create_connection(address, timeout=WAIT_SECONDS) as refused:
+        assert refused.recv(1) == b""
+    near.sendall(b"still here")
+    assert far.recv(10) == b"still here"
+    socket.create_connection(address, timeout=WAIT_SECONDS).close()

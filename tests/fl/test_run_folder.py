@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def _config(out_dir: Path, **changes: Any) -> ExperimentConfig:
 def _begin(config: ExperimentConfig) -> Path:
     """A run that began and ended; returns its folder."""
     with RunFolder(config) as folder:
-        folder.begin()
+        folder.begin("data")
     return folder.path
 
 
@@ -234,8 +235,9 @@ def test_overwrite_clears_the_run_and_nothing_else(tmp_path: Path) -> None:
     (path / "notes.txt").write_text("mine")
     (tmp_path / "sibling").write_text("other run")
     with RunFolder(_config(tmp_path, seed=2, overwrite=True)) as folder:
-        folder.begin()
-        assert sorted(_tree(path)) == ["config.json", "notes.txt"]
+        folder.begin("data")
+        assert sorted(_tree(path)) == ["config.json", "notes.txt", "worker.log"]
+        assert (path / "worker.log").read_text() == ""
     assert read_config(path / "config.json")["seed"] == 2
     assert (tmp_path / "sibling").read_text() == "other run"
 
@@ -263,13 +265,13 @@ def test_leftovers_of_a_killed_run_go_when_it_resumes(tmp_path: Path) -> None:
     leftover.write_text("half")
     with RunFolder(_config(tmp_path, resume=True)) as folder:
         assert leftover.exists()
-        folder.begin()
+        folder.begin("data")
         assert not leftover.exists()
 
 
 def test_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with RunFolder(_config(tmp_path)) as folder:
-        folder.begin()
+        folder.begin("data")
         for word in ("resume", "overwrite"):
             refusal = _refusal(_config(tmp_path, **{word: True}))
             assert "in use by another process" in refusal
@@ -409,5 +411,66 @@ def test_a_kill_before_the_configuration_stood_leaves_no_dead_end(
     (folder / ".config.0123456789abcdef.unfinished.json").write_text("{")
     given = {"out_dir": str(tmp_path), "exp_name": "run", flag: True}
     with RunFolder(resolve(given).config) as opened:
-        opened.begin()
+        opened.begin("data")
     assert sorted(p.name for p in folder.iterdir()) == [".lock", "config.json"]
+
+
+def test_a_folder_that_another_run_took_over_keeps_its_lock(tmp_path: Path) -> None:
+    """Removed under the first run, begun anew by a second; then the first ends."""
+    config = _config(tmp_path)
+    with RunFolder(config) as first:
+        first.begin("data")
+        shutil.rmtree(first.path)
+        with RunFolder(config) as second:
+            first.__exit__(None, None, None)
+            second.check_held()
+
+
+def test_resume_with_other_data_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    path = _begin(_config(tmp_path))
+    (path / "summary.json").write_text("{}")
+    before = _tree(path)
+    refusal = "--resume: .*--dataset=digits.*--data_dir"
+    with (
+        RunFolder(_config(tmp_path, resume=True)) as folder,
+        pytest.raises(UsageError, match=refusal),
+    ):
+        folder.begin("other data")
+    assert _tree(path) == before
+
+
+def test_a_run_from_before_data_was_named_may_go_on(tmp_path: Path) -> None:
+    path = _begin(_config(tmp_path))
+    content = json.loads((path / "config.json").read_text())
+    del content["data_sha256"]
+    (path / "config.json").write_text(json.dumps(content))
+    _begin(_config(tmp_path, resume=True))
+    assert json.loads((path / "config.json").read_text())["data_sha256"] == "data"
+
+
+@pytest.mark.parametrize("word", ["resume", "overwrite"])
+def test_a_config_file_of_something_else_protects_its_folder(
+    tmp_path: Path, word: str
+) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text('{"hidden_size": 768}')
+    assert "no run of ours" in _refusal(_config(tmp_path, **{word: True}))
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+
+
+def test_output_of_a_worker_that_did_not_start_is_kept_and_in_no_way(
+    tmp_path: Path,
+) -> None:
+    for _ in range(2):
+        with RunFolder(_config(tmp_path)) as folder:
+            folder.worker_log.write_text("why")
+        assert os.listdir(tmp_path / "run") == ["worker.log"]
+    assert (_begin(_config(tmp_path)) / "config.json").is_file()
+
+
+def test_out_dir_may_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _begin(_config(Path("~"))) == tmp_path / "run"
+    assert _refusal(_config(Path("~nobody-of-that-name"))).startswith("--out_dir: ")

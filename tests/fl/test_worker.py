@@ -202,7 +202,8 @@ def test_our_program_ends_with_tffs() -> None:
         (["--port=8000", "--concurrent_clients=-1"], "must be at least 0"),
         (["--port=1", "--socket=x"], "not allowed with"),
         (["--port=8000", "--host=203.0.113.1"], "cannot be opened"),
-        (["--socket=/nowhere/door"], "cannot be opened"),
+        (["--socket=/nowhere/door"], "cannot be opened: No such file"),
+        (["--socket=/tmp/" + 200 * "x"], "cannot be opened: AF_UNIX path too long"),
     ],
 )
 def test_mistakes_are_clear(flags: List[str], what: str) -> None:

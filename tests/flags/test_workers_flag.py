@@ -30,7 +30,21 @@ def test_numbers_and_addresses(text: str, expected: Workers) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "65", "-1", "two", "a", "a:", "a:0", "a:65536", ":8000", "a:1,", "a b:1"],
+    [
+        "",
+        "0",
+        "65",
+        "-1",
+        "two",
+        "a",
+        "a:",
+        "a:0",
+        "a:65536",
+        ":8000",
+        "a:1,",
+        "a b:1",
+        5000 * "1",
+    ],
 )
 def test_anything_else_is_a_clear_error(text: str) -> None:
     with pytest.raises(UsageError, match="^--workers: found"):
