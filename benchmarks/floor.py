@@ -50,35 +50,36 @@ def training_flops(shapes: Sequence[ConvShape], batch: int) -> int:
 def convolutions(shapes: Sequence[ConvShape], batch: int) -> Callable[[], None]:
     """Makes a function that runs them all once."""
     data = [_random_values(shape, batch) for shape in shapes]
+    run = tf.function(passes)
+    return lambda: _finish(run(data))
 
-    @tf.function
-    def run(values: List[Tuple[tf.Tensor, ...]]) -> List[tf.Tensor]:
-        made = []
-        for number, (x, w, dy) in enumerate(values):
-            made.append(tf.nn.conv2d(x, w, 1, "SAME"))
+
+def passes(values: Sequence[Tuple[tf.Tensor, ...]]) -> List[tf.Tensor]:
+    """All passes of convolutions, each given by its input, kernel and upstream."""
+    made = []
+    for number, (x, w, dy) in enumerate(values):
+        made.append(tf.nn.conv2d(x, w, 1, "SAME"))
+        made.append(
+            tf.raw_ops.Conv2DBackpropFilter(
+                input=x,
+                filter_sizes=tf.shape(w),
+                out_backprop=dy,
+                strides=STRIDES,
+                padding="SAME",
+            )
+        )
+        if number > 0:
             made.append(
-                tf.raw_ops.Conv2DBackpropFilter(
-                    input=x,
-                    filter_sizes=tf.shape(w),
+                tf.raw_ops.Conv2DBackpropInput(
+                    input_sizes=tf.shape(x),
+                    filter=w,
                     out_backprop=dy,
                     strides=STRIDES,
                     padding="SAME",
                 )
             )
-            if number > 0:
-                made.append(
-                    tf.raw_ops.Conv2DBackpropInput(
-                        input_sizes=tf.shape(x),
-                        filter=w,
-                        out_backprop=dy,
-                        strides=STRIDES,
-                        padding="SAME",
-                    )
-                )
-        # One value of each, so that nothing is left out and nothing is copied.
-        return [tf.reshape(value, [-1])[0] for value in made]
-
-    return lambda: _finish(run(data))
+    # One value of each, so that nothing is left out and nothing is copied.
+    return [tf.reshape(value, [-1])[0] for value in made]
 
 
 def matrix_product() -> Tuple[Callable[[], None], float]:

@@ -9,8 +9,9 @@ Runs rounds of ProtoFSSL on CIFAR-10 as main.py does, and tells the seconds of
 * a round as a whole, without evaluation;
 * drawing: who trains on what, and the helpers;
 * messages: a round whose clients get all they need but take no step, so that what is
-  left is packing, broadcasting, summing, averaging and unpacking;
-* writing: rows, checkpoint, TensorBoard and the picture of the curves;
+  left is packing, broadcasting, summing, averaging and unpacking, in memory that was
+  returned to the kernel before, as after each round;
+* writing: the rows of a run of all rounds, checkpoint, TensorBoard and curves;
 * evaluation, apart, on validation and test images.
 
 Drawing, messages and writing together should stay under 5 % of the round.
@@ -95,6 +96,7 @@ def _tasks(config: Any, method: Any, state: Any) -> Dict[str, Any]:
     from fl import experiment, plots
     from fl.client_states import StatesInFolder
     from fl.experiment import History
+    from fl.garbage import Sweep
     from fl.run_folder import RunFolder
     from fl.tensorboard import TensorBoardLog
 
@@ -102,11 +104,17 @@ def _tasks(config: Any, method: Any, state: Any) -> Dict[str, Any]:
     idle = [without_steps(client) for client in method.clients(state)[1]]
     outcome = method.run_round(state)
     row = experiment.round_record(outcome, 1.0)
+    numbers = range(1, config.num_round + 1)
     history = History(
         state=outcome.state,
-        rounds=(row,),
-        clients=tuple(experiment.client_records(outcome)),
+        rounds=tuple(attr.evolve(row, round=n) for n in numbers),
+        clients=tuple(
+            attr.evolve(client, round=n)
+            for n in numbers
+            for client in experiment.client_records(outcome)
+        ),
     )
+    sweep = Sweep()
 
     def write() -> None:
         with RunFolder(attr.evolve(config, overwrite=True)) as folder:
@@ -115,12 +123,16 @@ def _tasks(config: Any, method: Any, state: Any) -> Dict[str, Any]:
             experiment.record(config, method, folder, states, history)
             with TensorBoardLog(folder.tensorboard) as board:
                 board.write(row)
-            plots.draw_curves([row], folder.curves_file, config.exp_name)
+            plots.draw_curves(history.rounds, folder.curves_file, config.exp_name)
+
+    def exchange() -> None:
+        sweep()
+        method.train(message, idle)
 
     return {
         "round": lambda: method.run_round(state),
         "drawing": lambda: (method.with_helpers(state), method.clients(state)),
-        "messages": lambda: method.train(message, idle),
+        "messages": exchange,
         "writing": write,
         "evaluation": lambda: experiment.with_evaluation(row, method, outcome.state),
     }

@@ -35,12 +35,22 @@ from absl import logging
 from benchmarks import program, timing
 from benchmarks.eager import EagerLoop
 from fl import wiring
+from flags.config import ExperimentConfig
+from flags.errors import UsageError
 
 SETTING = ("--dataset=cifar10", "--num_client=5", "--num_active_client=5")
 FLOOR_RUNS = 5
 PEAK_RUNS = 20
 TRUSTED_SHARE = 0.75
 PEAK = "peak"
+# The plain loop has the maths of these flags' defaults and no other.
+FIXED = (
+    *("model", "distance", "prototype_source", "refine_at_begin", "min_share_samples"),
+    *("optimizer", "opt_momentum", "weight_decay", "conv_bias", "fl_framework"),
+    *("l2_in_loss", "unlabel_loss_type", "unlabeled_weight", "temperature"),
+    *("pseudo_label_gradient", "use_noise", "warmup_episode", "unlabel_round"),
+)
+NORMS = ("none", "bn", "gn")
 
 
 @attr.frozen
@@ -62,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
     config = program.protofssl([*SETTING, *words])
+    check_plain(config)
     asked = any(word.startswith("--bn") for word in words)
     with program.workers(config):
         for norm in [config.bn_type] if asked else ["none", "bn"]:
@@ -81,6 +92,22 @@ def _measure(numbers: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
                 for name, task in tasks.items()
             }
             yield from report_lines(norm, each, flops, stolen.share())
+
+
+def check_plain(config: ExperimentConfig) -> None:
+    """Refuses what the plain loop does not do: ratios would compare different things.
+
+    Raises:
+        UsageError: for the first such flag.
+    """
+    choices = {name: (getattr(ExperimentConfig(), name),) for name in FIXED}
+    for name, allowed in {**choices, "bn_type": NORMS}.items():
+        found = getattr(config, name)
+        if found not in allowed:
+            raise UsageError(
+                f"--{name}: found {found}, must be {' or '.join(map(str, allowed))} "
+                "here; the plain loop has no other"
+            )
 
 
 def _tasks(

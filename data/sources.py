@@ -290,6 +290,8 @@ def _check_member(
         shape, dtype = _read_header(file)
     check = _check_labels_form if key.startswith("y_") else _check_images_form
     check(f"{path}: {key}", shape, dtype, info)
+    if min(shape) < 0:
+        raise DataError(f"{path}: {key} has shape {shape}; N >= 0 would be right")
     return math.prod(shape) * dtype.itemsize
 
 

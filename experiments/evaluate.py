@@ -3,16 +3,14 @@
     python -m experiments.evaluate RUN_DIR [--split=test|validation]
 
 Prints the accuracy of each class and writes a confusion matrix to
-RUN_DIR/confusion_<split>.png. The network comes from the run's model.keras, weights
-and prototypes from its model.npz. Its layers are Keras's own, which round otherwise
-than the run's (`models.winograd`): an image between two classes may change sides.
+RUN_DIR/confusion_<split>.png. The network is that of the run's configuration, weights
+and prototypes come from its model.npz. (Reading model.keras would run what it says.)
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any, Dict, Sequence
 
@@ -20,9 +18,9 @@ import attr
 import numpy as np
 
 from data.partition import FederatedData
-from fl import environment, plots, wiring
+from fl import checkpoints, environment, plots, wiring
 from fl.progress import write_line
-from fl.run_folder import RunFiles, read_config
+from fl.run_folder import RunFiles, began_with, read_config
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
 
@@ -58,7 +56,12 @@ def evaluate_run(run_dir: Path, split: str) -> np.ndarray:
     config = ExperimentConfig(**{k: v for k, v in values.items() if k in known})
     arrays = read_export(files.weights_file)
     data = wiring.load_data(config)
-    matrix = _confusion(files.keras_file, config, arrays, data, split)
+    if not began_with(files.config_file, data.digest()):
+        raise UsageError(
+            f"{run_dir}: found other data for {config.dataset} than the run trained "
+            f"on, must be the same ({config.data_dir or 'no --data_dir was given'})"
+        )
+    matrix = _confusion(files.weights_file, config, arrays, data, split)
     shares = matrix.diagonal() / matrix.sum(axis=1)
     for number, share in enumerate(shares):
         write_line(f"class {number}: accuracy {share:.4f} of {matrix[number].sum()}")
@@ -79,16 +82,15 @@ def read_export(path: Path) -> Dict[str, np.ndarray]:
     if not path.is_file():
         raise UsageError(f"{path}: not found; the run is not finished, or is no run")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
-    # A hostile or damaged file can make zip, zlib and the npy parser raise anything.
+        return checkpoints.read_arrays(path)
+    # A hostile or damaged file can make zip and the npy parser raise anything.
     except Exception as error:
-        what = " ".join(str(error).split())
+        what = checkpoints.one_line(error)
         raise UsageError(f"{path}: damaged ({what}); run it again") from None
 
 
 def _confusion(
-    keras_file: Path,
+    weights_file: Path,
     config: ExperimentConfig,
     arrays: Dict[str, np.ndarray],
     data: FederatedData,
@@ -100,14 +102,12 @@ def _confusion(
     from fl import evaluation
     from fl.types import Prototypes
 
-    try:
-        model = tf.keras.models.load_model(keras_file, compile=False)
-    except (OSError, ValueError, zipfile.BadZipFile):
-        raise UsageError(f"{keras_file}: missing or damaged; run it again") from None
     names = sorted(name for name in arrays if name.startswith("weights/"))
+    by_prototypes = "prototypes" in arrays
+    model = wiring.model_fn(config, data, has_head=not by_prototypes)()
 
     def score(images: Any, labels: Any) -> Any:
-        if "prototypes" not in arrays:
+        if not by_prototypes:
             return evaluation.score_with_logits(model, images, labels)
         sets = Prototypes(arrays["prototypes"], arrays["prototypes_present"])
         return evaluation.score_with_prototypes(
@@ -120,7 +120,7 @@ def _confusion(
         result = evaluation.evaluate(tf.function(score), data.images, rows)
     except (KeyError, ValueError, tf.errors.InvalidArgumentError):
         raise UsageError(
-            f"{keras_file}: does not fit the arrays beside it; run it again"
+            f"{weights_file}: does not fit the run's configuration; run it again"
         ) from None
     return evaluation.confusion_matrix(result, data.num_classes)
 

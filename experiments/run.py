@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import os
 import sys
 import time
@@ -44,6 +45,7 @@ from experiments.suites import Cell, Entry, Suite
 from experiments.timing import Estimate
 from fl import signals
 from fl.progress import duration, write_line
+from flags import paths
 from flags.arguments import ArgumentParser, at_least_one
 from flags.errors import UsageError
 
@@ -427,7 +429,11 @@ def _parser(known: Mapping[str, Suite]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--budget", choices=BUDGETS, default="full")
     parser.add_argument("--rounds", type=at_least_one, help="with --budget=quick")
-    parser.add_argument("--out_dir", type=Path, help="default: results/<budget>")
+    parser.add_argument(
+        "--out_dir",
+        type=functools.partial(paths.expand, "out_dir"),
+        help="default: results/<budget>",
+    )
     parser.add_argument("--data_dir", default="", help="as for main.py")
     parser.add_argument(
         "--dry_run", action="store_true", help="say what would run and how long"

@@ -86,7 +86,7 @@ def load(path: files.PathLike) -> Checkpoint:
     if path.exists() and not path.is_file():  # A pipe would be read for ever.
         raise CheckpointError(f"checkpoint {path} is no regular file")
     try:
-        arrays = _read_arrays(path)
+        arrays = read_arrays(path)
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {path} cannot be read ({error.strerror or error})"
@@ -94,7 +94,7 @@ def load(path: files.PathLike) -> Checkpoint:
     # A hostile or damaged file can make zip and the npy parser raise anything.
     except Exception as error:
         raise CheckpointError(
-            f"checkpoint {path} is damaged ({_one_line(error)})"
+            f"checkpoint {path} is damaged ({one_line(error)})"
         ) from error
     return Checkpoint(int(matched[1]), arrays, path)
 
@@ -172,7 +172,12 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None
         np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def _read_arrays(path: Path) -> Dict[str, np.ndarray]:
+def read_arrays(path: Path) -> Dict[str, np.ndarray]:
+    """Reads a file of uncompressed arrays, by whatever name.
+
+    Raises:
+        Exception: of any kind, if it is damaged.
+    """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if len(members) != _count_members(path):
@@ -205,5 +210,6 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     return np.lib.format.read_array(content, allow_pickle=False)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error says, without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__

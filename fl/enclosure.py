@@ -27,6 +27,17 @@ _INTERFACE_REQUEST = "16sh22x"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+def enter_if_possible() -> bool:
+    """Moves this process into a network of its own, where the system allows it."""
+    if not is_possible():
+        return False
+    try:
+        enter()
+    except OSError:  # Others have taken the last of those that the system has.
+        return False
+    return True
+
+
 def is_possible() -> bool:
     """Whether `enter` would work, tried in a child; this process stays where it is."""
     child = os.fork()

@@ -97,8 +97,8 @@ def _next_round(config: ExperimentConfig, method: Method, history: History) -> H
     try:
         outcome = method.run_round(history.state)
     except (checkpoints.CheckpointError, states.StateError) as error:
-        # Something that a client kept.
-        raise UsageError(f"--resume: {error}; the run cannot go on") from None
+        # Something that a client kept, and that somebody has touched since.
+        raise UsageError(f"{error}; the run cannot go on") from None
     seconds = time.monotonic() - began
     _warn_of_left_out(config, outcome)
     row = round_record(outcome, seconds)
@@ -244,6 +244,11 @@ def _resume(
         raise UsageError(f"--resume: {error}") from None
     except states.StateError as error:
         raise UsageError(f"--resume: {found.path} is of no such run: {error}") from None
+    if state.round_num < config.num_round:
+        try:
+            method.check_kept(state)
+        except (checkpoints.CheckpointError, states.StateError) as error:
+            raise UsageError(f"--resume: {error}; the run cannot go on") from None
     rounds = records.truncate(rounds, found.round_num)
     clients = records.truncate(clients, found.round_num)
     _check_complete(folder, found.path, state.round_num, rounds, clients)

@@ -10,7 +10,7 @@ another worker has taken over from one that was lost.
 
 from __future__ import annotations
 
-from typing import Any, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Awaitable, Callable, List, Mapping, Sequence
 
 import tensorflow_federated as tff
 
@@ -52,11 +52,30 @@ class Held(tff.framework.Ingestable, tff.framework.CardinalityCarrying):
         return {tff.CLIENTS: self._num_clients}
 
     async def ingest(self, executor: Any) -> Any:
-        """Makes the value unless it is there; for TFF to call."""
+        """Makes the value unless it is there; for TFF to call.
+
+        What it is made from comes first, from the oldest on: after a lost worker that
+        may be all turns of a round, too many for calls within calls.
+        """
+        wanted = [self]
+        while wanted:
+            value = wanted[-1]
+            missing = value._missing_sources(executor)
+            if not missing:
+                await value._be_at(executor)
+                wanted.pop()
+            wanted.extend(missing)
+        return self._value
+
+    def _missing_sources(self, executor: Any) -> List[Held]:
+        if self._place is executor:
+            return []
+        return [source for source in self._sources if source._place is not executor]
+
+    async def _be_at(self, executor: Any) -> None:
         if self._place is not executor:
             self._value = await self._make(executor)
             self._place = executor
-        return self._value
 
     def __getitem__(self, index: int) -> Held:
         """A part of a value that is a struct; it stays at the worker as well."""

@@ -10,6 +10,12 @@ import time
 LOOPBACK = "127.0.0.1"
 BUFFER_BYTES = 2**20
 PAUSE_SECONDS = 0.1
+# A machine that says nothing for two minutes is asked, and four minutes later given up.
+KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 120,
+    socket.TCP_KEEPINTVL: 60,
+    socket.TCP_KEEPCNT: 4,
+}
 
 
 def serve(listener: socket.socket, port: int) -> None:
@@ -60,6 +66,8 @@ def _set_options(end: socket.socket) -> None:
     if end.family != socket.AF_UNIX:
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            end.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

@@ -117,7 +117,7 @@ class RunFolder(RunFiles):
             UsageError: if the folder cannot be written, is in use, or holds a run that
                 the flags do not allow to touch.
         """
-        super().__init__(_folder(config.out_dir) / config.exp_name)
+        super().__init__(Path(config.out_dir) / config.exp_name)
         self._config = config
         self._lock: Optional[int] = None
         self._check_existing()
@@ -149,7 +149,9 @@ class RunFolder(RunFiles):
         Raises:
             UsageError: if the run that is to go on began with other data, or if the
                 folder cannot be written.
+            FolderLost: if it was removed or replaced since this process looked.
         """
+        self.check_held()
         if self._config.resume and self.config_file.exists():
             self._check_same_data(data_digest)
         try:
@@ -196,7 +198,7 @@ class RunFolder(RunFiles):
     def _is_of_others(self) -> bool:
         """Whether config.json is whole and has other things in it than ours have."""
         try:
-            content = json.loads(self.config_file.read_text())
+            content = _read_json(self.config_file)
         except (OSError, ValueError):
             return False
         return isinstance(content, dict) and bool(content) and "config" not in content
@@ -248,7 +250,8 @@ class RunFolder(RunFiles):
         if is_ours and not self._contents():
             files.remove_leftovers(self.path)
             (self.path / LOCK_NAME).unlink()
-            if not self.worker_log.exists():  # Else it tells why none began.
+            if not _has_text(self.worker_log):  # Else it tells why none began.
+                self.worker_log.unlink(missing_ok=True)
                 self.path.rmdir()
         os.close(self._lock)
         self._lock = None
@@ -261,7 +264,7 @@ class RunFolder(RunFiles):
         for path in reversed(self.own):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path == self.worker_log and path.is_file():
+            elif path == self.worker_log and path.is_file() and not path.is_symlink():
                 os.truncate(path, 0)  # The workers of this run write to it already.
             else:
                 path.unlink(missing_ok=True)
@@ -286,8 +289,7 @@ class RunFolder(RunFiles):
             )
 
     def _check_same_data(self, digest: str) -> None:
-        before = _read_description(self.config_file).get("data_sha256", digest)
-        if before != digest:
+        if not began_with(self.config_file, digest):
             raise UsageError(
                 f"--resume: the run in {self.path} began with other data than "
                 f"--dataset={self._config.dataset} gives now; name the folder with the "
@@ -313,9 +315,19 @@ def read_config(path: Path) -> Dict[str, Any]:
     return dict(_read_description(path)["config"])
 
 
+def began_with(config_file: Path, data_digest: str) -> bool:
+    """Whether a run is on these data; one from before that was noted may be.
+
+    Raises:
+        UsageError: if its config.json cannot be read.
+    """
+    noted = _read_description(config_file).get("data_sha256", data_digest)
+    return bool(noted == data_digest)
+
+
 def _read_description(path: Path) -> Dict[str, Any]:
     try:
-        description = json.loads(path.read_text())
+        description = _read_json(path)
         if isinstance(description["config"], dict):
             return dict(description)
     except (OSError, ValueError, KeyError, TypeError):
@@ -326,18 +338,25 @@ def _read_description(path: Path) -> Dict[str, Any]:
     )
 
 
+def _read_json(path: Path) -> Any:
+    """What a file of JSON says.
+
+    Raises:
+        OSError, ValueError: if it does not.
+    """
+    if not path.is_file():  # A pipe would be read for ever.
+        raise ValueError(f"{path} is no regular file")
+    try:
+        return json.loads(path.read_text())
+    except RecursionError:  # A thousand brackets, of somebody who means harm.
+        raise ValueError(f"{path} is nested too deeply") from None
+
+
 def depends_on_num_round(config: ExperimentConfig) -> bool:
     """Whether a run of more rounds differs from the start on."""
     if config.method == "mixmatch":  # The weight of its unlabelled term grows over it.
         return True
     return config.method != "protofssl" and config.baseline_lr != "constant"
-
-
-def _folder(out_dir: str) -> Path:
-    try:
-        return Path(out_dir).expanduser()
-    except RuntimeError as error:  # ~somebody
-        raise UsageError(f"--out_dir: found {out_dir}; {error}") from None
 
 
 def _take(lock: int, path: Path) -> bool:
@@ -355,6 +374,10 @@ def _is_file(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
+
+
+def _has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _describing_flags() -> List[str]:

@@ -6,7 +6,7 @@ TensorFlow is imported only when a network or a method is asked for.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, Callable, List
 
 from absl import logging
 
@@ -98,28 +98,31 @@ def make_workers(config: ExperimentConfig, log_path: Path) -> List[Worker]:
     return [RemoteWorker(address, certificates) for address in wanted.addresses]
 
 
+def model_fn(
+    config: ExperimentConfig, data: FederatedData, has_head: bool
+) -> Callable[[], Any]:
+    """What builds the network that the configuration names."""
+    from models.builder import build_model
+
+    height, width, channels = data.images.shape[1:]
+    return lambda: build_model(
+        config.model,
+        (height, width, channels),
+        norm=config.bn_type,
+        use_bias=config.conv_bias,
+        num_classes=data.num_classes if has_head else None,
+    )
+
+
 def make_method(config: ExperimentConfig, data: FederatedData) -> Method:
     """The method that the configuration names, with its initial weights."""
     from fl.methods import method_class
     from fl.methods.base import Setup
-    from models.builder import build_model
     from models.init import initial_weights
 
     kind = method_class(config.method)
-    height, width, channels = data.images.shape[1:]
-
-    def model_fn() -> Any:
-        return build_model(
-            config.model,
-            (height, width, channels),
-            norm=config.bn_type,
-            use_bias=config.conv_bias,
-            num_classes=data.num_classes if kind.has_head else None,
-        )
-
-    weights = initial_weights(model_fn(), config.init, config.seed)
+    build = model_fn(config, data, kind.has_head)
+    weights = initial_weights(build(), config.init, config.seed)
     return kind(
-        Setup(
-            config=config, data=data, model_fn=model_fn, initial_weights=tuple(weights)
-        )
+        Setup(config=config, data=data, model_fn=build, initial_weights=tuple(weights))
     )

@@ -156,9 +156,7 @@ def _run(options: argparse.Namespace, listener: socket.socket) -> int:
         from fl import environment
 
         environment.prepare_tensorflow(options.threads)
-    closed = enclosure.is_possible()
-    if closed:
-        enclosure.enter()
+    closed = enclosure.enter_if_possible()
     if options.parent:
         libc.end_with(options.parent)
     port = ENCLOSED_PORT if closed else _free_port()

@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Mapping, Tuple
 
 import attr
 
-from flags import presets
+from flags import paths, presets
 from flags.config import ExperimentConfig, declarations, fidelity_columns
 from flags.errors import UsageError
 from flags.workers import parse_workers
@@ -94,6 +94,7 @@ def resolve(given: Mapping[str, Any]) -> Resolved:
     values.update({k: v for k, v in dataset.items() if _applies(k, method)})
     values.update({k: v for k, v in given.items() if k != "method"})
     values["bn_type"] = _norm(given, values["bn_type"])
+    values["out_dir"] = str(paths.expand("out_dir", values["out_dir"]))
     warnings: List[str] = []
     if method == "protofssl":
         values["helper_cnt"] = _helper_count(values, "helper_cnt" in given, warnings)
@@ -392,6 +393,10 @@ def _inert_flags(config: ExperimentConfig, given: Mapping[str, Any]) -> List[str
         (
             proto and config.stddev > 0 and not config.use_noise,
             "--stddev has no effect; --use_noise=true makes it count",
+        ),
+        (
+            proto and config.use_noise and config.stddev == 0,
+            "--use_noise has no effect; --stddev=0.1, say, makes it count",
         ),
         (
             proto and config.use_noise and config.refine_at_begin,

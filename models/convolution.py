@@ -10,6 +10,8 @@
 The gradient of the kernel stays TensorFlow's own: it is often exactly zero, where an
 input and an output channel are never active side by side, and would become rounding by
 Winograd's algorithm, of which RMSprop makes full steps.
+
+There are no gradients of gradients: asking for those of a loss is an error.
 """
 
 from __future__ import annotations
@@ -64,17 +66,27 @@ def _with_weight_gradients(
                 padding="SAME",
             )
             of_bias = [_sum_over_positions(upstream)] if len(weights) > 1 else []
-            return (upstream, of_kernel, *of_bias)
+            gradients = (upstream, of_kernel, *of_bias)
+            return tuple(_only_once(value) for value in gradients)
 
         return tf.identity(made), gradient
 
     return attach(made, *weights)
 
 
+def _only_once(gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient, which cannot be differentiated again.
+
+    The kernel of the images' gradient is held fixed, so that what TensorFlow would make
+    of it without a word would be wrong.
+    """
+    message = "models.convolution has no gradients of gradients"
+    return tf.raw_ops.PreventGradient(input=gradient, message=message)
+
+
 def _sum_over_positions(values: tf.Tensor) -> tf.Tensor:
     """[N, H, W, K] -> [K]; a product with ones sums faster than TensorFlow's sums."""
-    _, height, width, channels = values.shape
-    number = tf.shape(values)[0]
+    number, height, width, channels = tf.unstack(tf.shape(values))
     by_image = tf.reshape(values, [number, height * width, channels])
     sums = tf.matmul(tf.ones([number, 1, height * width], values.dtype), by_image)
     return tf.reduce_sum(sums, axis=[0, 1])

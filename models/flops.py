@@ -56,11 +56,6 @@ def layer_costs(model: tf.keras.Model) -> List[LayerCost]:
     return [_layer_cost(layer) for layer in model.layers if _does_something(layer)]
 
 
-def forward_flops(model: tf.keras.Model) -> int:
-    """Operations of a forward pass of one image."""
-    return sum(cost.flops for cost in layer_costs(model))
-
-
 def _does_something(layer: tf.keras.layers.Layer) -> bool:
     return not isinstance(layer, tf.keras.layers.InputLayer)
 

@@ -59,13 +59,13 @@ def applies(images: Sequence[Any], kernel: Sequence[int], stride: int) -> bool:
     """Whether a convolution can be computed this way, and gains by it.
 
     Args:
-        images: their shape, [N, H, W, C].
+        images: their shape, [N, H, W, C]; None where it is not known.
         kernel: its shape, [h, w, C, K].
         stride: of the convolution.
     """
     _, height, width, _ = images
     fits = tuple(kernel[:2]) == (TAPS, TAPS) and stride == 1
-    tiled = height == width and height % TILE == 0
+    tiled = height is not None and height == width and height % TILE == 0
     return fits and tiled and min(kernel[2:]) >= MIN_CHANNELS
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from data.partition import FederatedData
 from experiments import evaluate
 from fl import records
 from fl.records import RoundRecord
@@ -120,7 +121,7 @@ def test_run_leaves_its_records(whole: RunFiles) -> None:
 
 
 def test_evaluate_reloads_the_run(whole: RunFiles) -> None:
-    """Its accuracy is the one that the last round recorded, but for rounding."""
+    """Its accuracy is the one that the last round recorded."""
     result = subprocess.run(
         [sys.executable, "-m", "experiments.evaluate", str(whole.path)],
         cwd=ROOT,
@@ -136,7 +137,7 @@ def test_evaluate_reloads_the_run(whole: RunFiles) -> None:
     last = records.read_rows(whole.metrics_file, RoundRecord)[-1]
     found = re.fullmatch(r"all: accuracy (\S+) of 300", lines[10])
     assert found
-    assert float(found[1]) == pytest.approx(last.test_acc, abs=1.01 / 300)
+    assert float(found[1]) == pytest.approx(last.test_acc, abs=1e-4)
     assert (whole.path / "confusion_test.png").read_bytes()[:4] == b"\x89PNG"
     (whole.path / "confusion_test.png").unlink()
 
@@ -187,8 +188,16 @@ def test_evaluate_refuses_arrays_that_do_not_fit(
     with np.load(run.weights_file) as arrays:
         changed = {**arrays, **changes}
     np.savez(run.weights_file, **{k: v for k, v in changed.items() if v is not None})
-    with pytest.raises(UsageError, match="model.keras: does not fit the arrays"):
+    with pytest.raises(UsageError, match="model.npz: does not fit the run's config"):
         evaluate.evaluate_run(run.path, "test")
+
+
+def test_evaluate_refuses_other_data(
+    whole: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FederatedData, "digest", lambda self: "other")
+    with pytest.raises(UsageError, match="found other data for digits than the run"):
+        evaluate.evaluate_run(whole.path, "test")
 
 
 def test_evaluate_refuses_what_is_no_run(tmp_path: Path) -> None:

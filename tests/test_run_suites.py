@@ -390,6 +390,13 @@ def test_results_of_budgets_lie_apart(given: Mapping[str, Any], folder: str) -> 
     assert job.budget.name == given.get("budget", "full")
 
 
+def test_results_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where main.py puts them, which the runner starts with the whole path."""
+    monkeypatch.setenv("HOME", "/home/me")
+    words = ["main", "--out_dir=~/results"]
+    assert run._parser({}).parse_args(words).out_dir == Path("/home/me/results")
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -117,6 +117,15 @@ class Method(abc.ABC):
         """
         return (round_num,)
 
+    def check_kept(self, state: Any) -> None:
+        """Reads all that clients kept and the rounds to come may want.
+
+        Raises:
+            CheckpointError: if something is missing or damaged.
+            StateError: if something is not what such a client keeps.
+        """
+        del state  # By default clients keep nothing.
+
     def load_weights(self, weights: Weights) -> None:
         """Sets the weights of the model that evaluates."""
         self.model.set_weights(list(weights))

@@ -199,6 +199,11 @@ class ClassifierMethod(base.Method):
         """Nothing beside the weights."""
         return {}
 
+    def check_kept(self, state: State) -> None:
+        """See `Method`."""
+        for number in np.flatnonzero(state.client_versions):
+            self._kept_optimizer(state, int(number))
+
     def message(self, state: State) -> Message:
         """What the clients of the next round receive."""
         config = self.setup.config

@@ -222,6 +222,12 @@ class FedMatch(PairedMethod):
         ]
         return Personal(rate=self._rate(state, number), helpers=self._stacked(kept))
 
+    def check_kept(self, state: State) -> None:
+        """See `Method`: all clients' own states, and those of all that may help."""
+        for versions in (state.client_versions, state.shared.versions):
+            for number in np.flatnonzero(versions):
+                self._kept(int(number), int(versions[number]))
+
     def rounds_read(self, round_num: int) -> Tuple[int, ...]:
         """Helpers are as they were at the last refresh."""
         refresh = round_num - round_num % self.setup.config.helper_interval

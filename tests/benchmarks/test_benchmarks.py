@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, List
 
@@ -11,6 +13,9 @@ from benchmarks import methods, overhead, program, timing
 from benchmarks import round as round_benchmark
 from benchmarks.methods import Work
 from flags.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+RUN_SECONDS = 600.0
 
 
 def test_tasks_take_turns_and_the_first_turn_is_not_counted() -> None:
@@ -86,6 +91,45 @@ def test_report_says_when_the_floor_is_not_to_be_trusted() -> None:
     quicker = {**seconds, "peak": [1.9]}
     doubted = round_benchmark.report_lines("bn", quicker, (6e9, 8e9), 0.0)
     assert "not to be trusted" in doubted[8]
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--fidelity=paper"], "--distance: found euclidean, must be mean_squared"),
+        (["--bn_type=sbn"], "--bn_type: found sbn, must be none or bn or gn"),
+        (["--model=res18"], "--model: found res18, must be res9"),
+    ],
+)
+def test_what_the_plain_loop_does_not_do_is_refused(
+    words: List[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert round_benchmark.main(words) == program.EXIT_USAGE
+    assert flag in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("round", ["--bn_type=bn", "--episodes=1"], "sequential takes"),
+        ("overhead", [], "together"),
+        ("scaling", ["H"], "H = 30"),
+        ("methods", [], "fedmatch"),
+    ],
+)
+def test_benchmarks_run(name: str, words: List[str], line: str, tmp_path: Path) -> None:
+    """On digits, once: what they measure there means nothing."""
+    digits = ["--dataset=digits", "--repeats=1", f"--out_dir={tmp_path}"]
+    result = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *words, *digits],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 0, result.stderr
+    assert line in result.stdout
 
 
 def test_overhead_is_a_share_of_a_round_with_its_writing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import tensorflow as tf
 
 from benchmarks import floor
@@ -31,9 +33,17 @@ def test_convolutions_of_the_network_and_their_work() -> None:
 
 
 def test_every_pass_runs_but_the_input_gradient_of_the_first() -> None:
-    shapes = [ConvShape(4, 3, 2, 3), ConvShape(4, 3, 3, 2)]
-    with tf.device("CPU:0"):
-        floor.convolutions(shapes, batch=2)()
+    shapes = [ConvShape(4, 3, 2, 3), ConvShape(4, 3, 3, 2), ConvShape(2, 1, 2, 2)]
+    floor.convolutions(shapes, batch=2)()
+    values = [floor._random_values(shape, 2) for shape in shapes]
+    graph = tf.function(floor.passes).get_concrete_function(values).graph
+    kinds = Counter(op.type for op in graph.get_operations())
+    found = {kind: n for kind, n in kinds.items() if kind.startswith("Conv2D")}
+    expected = {"Conv2D": 3, "Conv2DBackpropFilter": 3, "Conv2DBackpropInput": 2}
+    assert found == expected
+
+
+def test_the_matrix_product_and_its_work() -> None:
     run, flops = floor.matrix_product()
     run()
     assert flops == 2 * 3072**3

@@ -33,14 +33,14 @@ def test_reads_a_process_and_what_descends_from_it() -> None:
 
 
 def test_growth_is_between_the_medians_of_ten_rounds() -> None:
-    """From rounds 10 to 19 to rounds 21 to 30: program 100 -> 103, worker 200 -> 190.
+    """From rounds 10 to 19 to rounds 30 to 39: program 100 -> 103, worker 200 -> 190.
 
     One moment in each window, and what is outside of both, says nothing.
     """
     million = 10**6
     first = [Sample(n, 100 * million, 200 * million) for n in range(10, 20)]
-    last = [Sample(n, 103 * million, 190 * million) for n in range(21, 31)]
-    odd = [Sample(n, 500 * million, 500 * million) for n in (9, 15, 20, 25, 31)]
+    last = [Sample(n, 103 * million, 190 * million) for n in range(30, 40)]
+    odd = [Sample(n, 500 * million, 500 * million) for n in (9, 15, 20, 35, 40)]
     samples = [*first, *last, *odd]
     title, program, worker, both = memory.flat_lines(samples, 30)
     assert title.endswith("from round 10 to round 30")

@@ -249,7 +249,11 @@ def _write_header_only(path: Path, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [(10**12, "would take .* GiB; at"), (10, "cannot be read"), (-1, "cannot be")],
+    [
+        (10**12, "would take .* GiB; at"),
+        (10, "cannot be read"),
+        (-1, "N >= 0 would be"),
+    ],
 )
 def test_a_header_that_lies_is_refused(folder: Path, size: int, message: str) -> None:
     _write_header_only(folder / "cifar10.npz", (size, 32, 32, 3))
@@ -257,15 +261,24 @@ def test_a_header_that_lies_is_refused(folder: Path, size: int, message: str) ->
         load_dataset("cifar10", str(folder))
 
 
-def test_parts_that_fill_the_memory_together_are_refused(folder: Path) -> None:
-    """Each would do alone."""
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((10**6, 10**6), "cifar10.npz: would take 6 GiB; at most 4"),
+        ((10**8, -(10**8)), r"x_test has shape \(-100000000, "),
+    ],
+)
+def test_parts_that_fill_the_memory_together_are_refused(
+    folder: Path, numbers: tuple[int, int], message: str
+) -> None:
+    """Each would do alone; what is below nothing does not make up for another."""
     with zipfile.ZipFile(folder / "cifar10.npz", "w") as archive:
-        shape = (10**6, 32, 32, 3)
-        for part in ("x_train", "x_test"):
+        for part, number in zip(("x_train", "x_test"), numbers):
+            shape = (number, 32, 32, 3)
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             with archive.open(f"{part}.npy", "w") as file:
                 np.lib.format.write_array_header_1_0(file, header)
-    with pytest.raises(DataError, match="cifar10.npz: would take 6 GiB; at most 4"):
+    with pytest.raises(DataError, match=message):
         load_dataset("cifar10", str(folder))
 
 

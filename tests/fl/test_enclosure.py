@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import socket
@@ -103,3 +104,16 @@ def test_a_socket_opened_before_stays_outside() -> None:
     if not in_child("is_possible", os.geteuid()):
         pytest.skip("this system allows no network namespace")
     assert in_child("socket_stays_outside", os.geteuid())
+
+
+def test_an_enclosure_taken_by_others_in_between_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system has a number of them; somebody got the last after the trial."""
+
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "none left")
+
+    monkeypatch.setattr(enclosure, "is_possible", lambda: True)
+    monkeypatch.setattr(enclosure, "enter", refuse)
+    assert not enclosure.enter_if_possible()

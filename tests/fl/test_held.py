@@ -105,6 +105,18 @@ def test_forgetting_frees_all_that_it_was_made_from() -> None:
     assert first.places == ["a", "a"]
 
 
+def test_a_long_line_of_values_is_made_anew() -> None:
+    """Two thousand turns after each other, each from two parts of the one before."""
+    first = Counted()
+    last = first.value
+    for _ in range(2000):
+        parts = [Held(AT_SERVER, 1, last.ingest, [last]) for _ in range(2)]
+        last = Held(AT_SERVER, 1, parts[1].ingest, parts)
+    assert ingest(last, "a") == "value in a"
+    assert ingest(last, "b") == "value in b"
+    assert first.places == ["a", "b"]
+
+
 @attr.frozen(eq=False)
 class Client:
     value: Any

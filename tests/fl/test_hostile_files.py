@@ -142,16 +142,31 @@ def test_rows_that_are_missing_are_not_made_up(run_small: Run, which: str) -> No
         run_small("rows", resume=True)
 
 
-def test_what_a_client_kept_is_checked_too(run_small: Run) -> None:
-    flags = {"method": "fedavg", "num_unlabel": 0, "optimizer_state": "client"}
+@pytest.mark.parametrize(
+    ("flags", "array"),
+    [
+        (
+            {"method": "fedavg", "num_unlabel": 0, "optimizer_state": "client"},
+            "optimizer_state/000",
+        ),
+        ({"method": "fedmatch", "helper_cnt": 2, "conv_bias": False}, "own/rate/.*"),
+    ],
+    ids=["optimizer", "own"],
+)
+def test_what_a_client_kept_is_checked_too(
+    run_small: Run, flags: Any, array: str
+) -> None:
+    """Before anything changes: the result of the shorter run stays."""
     run = run_small("kept", num_round=2, **flags)
     for path in run.client_states.rglob("round_*.npz"):
         number = int(path.stem.rpartition("_")[2])
         arrays = checkpoints.load(path).arrays
         wrong = {name: array.astype(np.float64) for name, array in arrays.items()}
         checkpoints.save(path.parent, number, wrong)
-    with pytest.raises(UsageError, match=r"--resume: optimizer_state/000 is float64"):
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match=f"--resume: {array} is float64"):
         run_small("kept", num_round=4, resume=True, **flags)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
 
 def test_a_configuration_that_is_no_object_is_a_clear_error(run_small: Run) -> None:
@@ -163,7 +178,7 @@ def test_a_configuration_that_is_no_object_is_a_clear_error(run_small: Run) -> N
 
 
 def test_a_tampered_export_is_a_clear_error(tmp_path: Path) -> None:
-    """A pickle, an array that lies, and bytes that are no zip; none is run."""
+    """A pickle, an array that lies, one that unfolds, no zip at all; none is run."""
     path, trap = tmp_path / "model.npz", tmp_path / "sprung"
     file = io.BytesIO()
     np.save(file, np.array([Trap(trap)], dtype=object), allow_pickle=True)
@@ -171,6 +186,9 @@ def test_a_tampered_export_is_a_clear_error(tmp_path: Path) -> None:
         write(path, {"weights/000.npy": content})
         with pytest.raises(UsageError, match="model.npz: damaged"):
             evaluate.read_export(path)
+    np.savez_compressed(path, **{"weights/000": np.zeros(10**6)})
+    with pytest.raises(UsageError, match="model.npz: damaged .*is compressed"):
+        evaluate.read_export(path)
     path.write_bytes(pickle.dumps(Trap(trap)))
     with pytest.raises(UsageError, match="model.npz: damaged"):
         evaluate.read_export(path)

@@ -17,12 +17,17 @@ MEGABYTES = 20
 
 
 @pytest.fixture
-def ends() -> Iterator[Tuple[socket.socket, socket.socket]]:
+def target() -> Iterator[socket.socket]:
+    """Whom the relay joins others with."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(WAIT_SECONDS)
+        yield listener
+
+
+@pytest.fixture
+def ends(target: socket.socket) -> Iterator[Tuple[socket.socket, socket.socket]]:
     """Two sockets joined by a relay."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as target,
-        socket.create_server(("127.0.0.1", 0)) as listener,
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         port = target.getsockname()[1]
         threading.Thread(target=relay.serve, args=(listener, port), daemon=True).start()
         near = socket.create_connection(listener.getsockname(), timeout=WAIT_SECONDS)
@@ -96,7 +101,9 @@ def test_nobody_behind_the_relay_means_nobody_there() -> None:
 
 
 def test_a_thread_that_cannot_start_costs_one_connection(
-    ends: Tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+    ends: Tuple[socket.socket, socket.socket],
+    target: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*given: Any) -> None:
         monkeypatch.undo()
@@ -109,4 +116,19 @@ def test_a_thread_that_cannot_start_costs_one_connection(
         assert refused.recv(1) == b""
     near.sendall(b"still here")
     assert far.recv(10) == b"still here"
-    socket.create_connection(address, timeout=WAIT_SECONDS).close()
+    with socket.create_connection(address, timeout=WAIT_SECONDS) as another:
+        another.sendall(b"next")
+        with target.accept()[0] as reached:
+            reached.settimeout(WAIT_SECONDS)
+            assert reached.recv(4) == b"next"
+
+
+def test_machines_gone_dark_are_noticed_within_minutes(
+    ends: Tuple[socket.socket, socket.socket],
+) -> None:
+    near, _ = ends
+    relay._set_options(near)
+    options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+    idle, pause, count = (near.getsockopt(socket.IPPROTO_TCP, o) for o in options)
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert idle + count * pause == 6 * 60

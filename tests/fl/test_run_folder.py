@@ -18,6 +18,7 @@ import pytest
 from fl.run_folder import (
     LOCK_NAME,
     PACKAGES,
+    FolderLost,
     RunFolder,
     depends_on_num_round,
     read_config,
@@ -198,7 +199,11 @@ def test_who_depends_on_the_number_of_rounds(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"{}", b'{"config": 3}', b"\xff\xfe", b'{"config": [1]}'],
+    [
+        *(b"", b"{", b"[]", b"{}", b'{"config": 3}', b"\xff\xfe", b'{"config": [1]}'),
+        100_000 * b"[",
+    ],
+    ids=range(8),
 )
 def test_damaged_configuration_is_one_line(tmp_path: Path, content: bytes) -> None:
     path = _begin(_config(tmp_path))
@@ -426,6 +431,30 @@ def test_a_folder_that_another_run_took_over_keeps_its_lock(tmp_path: Path) -> N
             second.check_held()
 
 
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_folder_that_went_before_the_run_began_is_not_touched(
+    tmp_path: Path, successor: bool
+) -> None:
+    """While a run loaded its data, its folder was removed; another may have it now."""
+    with RunFolder(_config(tmp_path, overwrite=True)) as first:
+        shutil.rmtree(first.path)
+        if successor:
+            _begin(_config(tmp_path))
+        before = _tree(first.path)
+        with pytest.raises(FolderLost, match="removed or replaced"):
+            first.begin("data")
+    assert _tree(first.path) == before
+    assert first.path.exists() == successor
+
+
+def test_overwrite_follows_no_link_of_a_log(tmp_path: Path) -> None:
+    path = _begin(_config(tmp_path))
+    (tmp_path / "precious").write_text("kept")
+    (path / "worker.log").symlink_to(tmp_path / "precious")
+    _begin(_config(tmp_path, overwrite=True))
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
 def test_resume_with_other_data_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     path = _begin(_config(tmp_path))
     (path / "summary.json").write_text("{}")
@@ -468,9 +497,15 @@ def test_output_of_a_worker_that_did_not_start_is_kept_and_in_no_way(
     assert (_begin(_config(tmp_path)) / "config.json").is_file()
 
 
-def test_out_dir_may_begin_at_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert _begin(_config(Path("~"))) == tmp_path / "run"
-    assert _refusal(_config(Path("~nobody-of-that-name"))).startswith("--out_dir: ")
+def test_a_worker_that_said_nothing_leaves_nothing(tmp_path: Path) -> None:
+    """As when a start is interrupted."""
+    with RunFolder(_config(tmp_path)) as folder:
+        folder.worker_log.touch()
+    assert not os.listdir(tmp_path)
+
+
+def test_a_pipe_for_a_configuration_is_not_read(tmp_path: Path) -> None:
+    path = _begin(_config(tmp_path))
+    (path / "config.json").unlink()
+    os.mkfifo(path / "config.json")
+    assert "cannot be read" in _refusal(_config(tmp_path, resume=True))

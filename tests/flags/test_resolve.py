@@ -346,6 +346,7 @@ FEDPROX = "--fl_framework=fedprox"
         (("--l2_factor=0.1",), "--l2_factor", "--l2_in_loss=true"),
         (("--helper_cnt=4",), "--helper_cnt", "--helper_policy=newest"),
         (("--stddev=0.1",), "--stddev", "--use_noise=true"),
+        (("--use_noise",), "--use_noise", "--stddev=0.1"),
     ],
 )
 def test_inert_flag_is_told_with_the_switch_that_makes_it_count(
@@ -414,3 +415,10 @@ def test_fedmatch_and_fedrgd_bring_their_recipes() -> None:
     assert _config("--dataset=digits", "--method=fedmatch").helper_cnt == 2
     assert _config("--dataset=digits").helper_cnt == 3
     assert _config(CIFAR, "--method=fedrgd").optimizer_state == "fresh"
+
+
+def test_out_dir_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert resolve({"out_dir": "~/runs"}).config.out_dir == "/home/me/runs"
+    with pytest.raises(UsageError, match="^--out_dir: found ~nobody-of-that-name; "):
+        resolve({"out_dir": "~nobody-of-that-name"})

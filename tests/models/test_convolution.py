@@ -82,6 +82,46 @@ def test_gradients_of_a_kernel_are_exactly_zero_where_nothing_meets() -> None:
     np.testing.assert_allclose(of_bias, 1.3 * (np.arange(128) == 9), rtol=1e-6, atol=0)
 
 
+def test_no_gradients_of_gradients() -> None:
+    """A penalty on the images' gradient would lack a term: an error says so."""
+    case = Case(side=4, size=3, inputs=2, outputs=3)
+    images, kernel, bias = (tf.constant(values(*shape)) for shape in case.shapes)
+    with tf.GradientTape() as outer:
+        outer.watch(kernel)
+        with tf.GradientTape() as inner:
+            inner.watch(images)
+            loss = tf.reduce_sum(convolution.convolve(images, kernel, bias, 1) ** 2)
+        penalty = tf.reduce_sum(inner.gradient(loss, images) ** 2)
+    with pytest.raises(LookupError, match="no gradients of gradients"):
+        outer.gradient(penalty, kernel)
+
+
+@pytest.mark.parametrize("known", [(None, None), (8, 8)])
+def test_shapes_may_be_unknown_while_tracing(known: Sequence[Any]) -> None:
+    """Nothing is known of the images but their channels, or all but their number."""
+    case = Case(side=8, size=3, inputs=128, outputs=128)
+    arrays = [values(*shape) for shape in case.shapes]
+    upstream = values(*case.shape_out)
+
+    @tf.function(
+        autograph=False,
+        input_signature=[
+            tf.TensorSpec([None, *known, 128]),
+            *(tf.TensorSpec(shape) for shape in case.shapes[1:]),
+            tf.TensorSpec([None, *known, 128]),
+        ],
+    )
+    def run(images: Any, kernel: Any, bias: Any, upstream: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([images, kernel, bias])
+            made = convolution.convolve(images, kernel, bias, 1)
+        return [made, *tape.gradient(made, [images, kernel, bias], upstream)]
+
+    right = with_gradients(plain, arrays, upstream, dtype=tf.float64)
+    for ours, exact in zip(run(*arrays, upstream), right):
+        assert error(ours.numpy(), exact) < ROUNDING
+
+
 @pytest.mark.parametrize("channels", [3, 128])
 def test_no_images_make_no_outputs_and_zero_gradients(channels: int) -> None:
     case = Case(side=4, size=3, inputs=channels, outputs=channels, number=0)
@@ -111,13 +151,26 @@ def test_the_network_is_the_same_by_winograd(monkeypatch: pytest.MonkeyPatch) ->
     random = [values(*w.shape) * 0.05 if w.ndim > 1 else w for w in fast.get_weights()]
     fast.set_weights(random)
     images = values(3, 32, 32, 3)
-    by_winograd = fast(images, training=True)
+    by_winograd, *gradients = _output_and_gradients(fast, images)
     monkeypatch.setattr(winograd, "applies", lambda *_: False)
     slow = builder.build_model("res9", (32, 32, 3), "bn")
     slow.set_weights(random)
-    np.testing.assert_allclose(
-        by_winograd, slow(images, training=True), rtol=1e-4, atol=1e-5
-    )
+    plainly, *expected = _output_and_gradients(slow, images)
+    np.testing.assert_allclose(by_winograd, plainly, rtol=1e-4, atol=1e-5)
+    for weight, ours, theirs in zip(fast.trainable_weights, gradients, expected):
+        if "conv/bias" not in weight.name:  # Batch norm takes biases out again.
+            assert error(ours, theirs) < 1e-4, weight.name
+
+
+def _output_and_gradients(model: tf.keras.Model, images: np.ndarray) -> Any:
+    """A network's output, and the gradients of the sum of its squares."""
+    with tf.GradientTape() as tape:
+        made = model(images, training=True)
+        loss = tf.reduce_sum(tf.square(made))
+    return [
+        made.numpy(),
+        *(g.numpy() for g in tape.gradient(loss, model.trainable_weights)),
+    ]
 
 
 def test_it_is_saved_as_a_plain_layer(tmp_path: Any) -> None:

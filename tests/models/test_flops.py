@@ -24,9 +24,8 @@ def count(
     classes: Optional[int] = None,
     bias: bool = True,
 ) -> int:
-    return flops.forward_flops(
-        builder.build_model(name, (side, side, 3), norm, classes, use_bias=bias)
-    )
+    model = builder.build_model(name, (side, side, 3), norm, classes, use_bias=bias)
+    return sum(cost.flops for cost in flops.layer_costs(model))
 
 
 def cost_of(layer: tf.keras.layers.Layer, *shapes: Any) -> flops.LayerCost:
