@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import TYPE_CHECKING, Dict, Sequence
 
 import attr
 import numpy as np
@@ -23,6 +23,9 @@ from fl.progress import write_line
 from fl.run_folder import RunFiles, began_with, read_config
 from flags.config import ExperimentConfig
 from flags.errors import UsageError
+
+if TYPE_CHECKING:
+    from fl.evaluation import ScoreFn
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,29 +103,37 @@ def _confusion(
     import tensorflow as tf
 
     from fl import evaluation
-    from fl.types import Prototypes
-
-    names = sorted(name for name in arrays if name.startswith("weights/"))
-    by_prototypes = "prototypes" in arrays
-    model = wiring.model_fn(config, data, has_head=not by_prototypes)()
-
-    def score(images: Any, labels: Any) -> Any:
-        if not by_prototypes:
-            return evaluation.score_with_logits(model, images, labels)
-        sets = Prototypes(arrays["prototypes"], arrays["prototypes_present"])
-        return evaluation.score_with_prototypes(
-            model, sets, images, labels, config.distance
-        )
 
     rows = data.test if split == "test" else data.validation
     try:
-        model.set_weights([arrays[name] for name in names])
-        result = evaluation.evaluate(tf.function(score), data.images, rows)
+        score = tf.function(_score_fn(config, arrays, data))
+        result = evaluation.evaluate(score, data.images, rows)
     except (KeyError, ValueError, tf.errors.InvalidArgumentError):
         raise UsageError(
             f"{weights_file}: does not fit the run's configuration; run it again"
         ) from None
     return evaluation.confusion_matrix(result, data.num_classes)
+
+
+def _score_fn(
+    config: ExperimentConfig, arrays: Dict[str, np.ndarray], data: FederatedData
+) -> ScoreFn:
+    """How the finished run classifies: by its prototypes where it has some."""
+    from fl import evaluation
+    from fl.types import Prototypes
+
+    by_prototypes = "prototypes" in arrays
+    model = wiring.model_fn(config, data, has_head=not by_prototypes)()
+    names = sorted(name for name in arrays if name.startswith("weights/"))
+    model.set_weights([arrays[name] for name in names])
+    if not by_prototypes:
+        return lambda images, labels: evaluation.score_with_logits(
+            model, images, labels
+        )
+    sets = Prototypes(arrays["prototypes"], arrays["prototypes_present"])
+    return lambda images, labels: evaluation.score_with_prototypes(
+        model, sets, images, labels, config.distance
+    )
 
 
 if __name__ == "__main__":
