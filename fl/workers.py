@@ -32,6 +32,8 @@ LAG_SECONDS = 0.5
 POLL_SECONDS = 0.05
 LONGEST_FOLDER_PATH = 64  # A socket's whole path has at most 107 bytes.
 SOCKET_NAME = "door"
+FOLDER_PREFIX = "protofssl_worker_"
+ABANDONED_SECONDS = 600.0
 ROOT = Path(__file__).parents[1]
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from fl.worker import main; "
@@ -301,7 +303,17 @@ def _private_folder() -> Path:
     """A new folder of this user alone, with a path short enough for a socket's."""
     usual = tempfile.gettempdir()
     place = usual if len(os.fsencode(usual)) < LONGEST_FOLDER_PATH else "/tmp"
-    return Path(tempfile.mkdtemp(prefix="protofssl_", dir=place))
+    _remove_abandoned(Path(place))
+    return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=place))
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Removes what a kill in the midst of a start left; no start takes that long."""
+    for folder in place.glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):  # Another user's, or not empty.
+            if time.time() - folder.lstat().st_mtime > ABANDONED_SECONDS:
+                (folder / SOCKET_NAME).unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def _is_readable(descriptor: int, seconds: float) -> bool:

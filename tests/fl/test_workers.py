@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import List
@@ -179,3 +181,23 @@ def test_concurrent_clients_reach_tffs_program(
     finally:
         worker.close()
     assert f"--max_concurrent_computation_calls={given}" in command
+
+
+def test_what_a_kill_during_a_start_left_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old folders with a socket or nothing; a start under way and files stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ("worker_old", "worker_bare", "worker_new", "worker_full", "results")
+    for name in names:
+        (tmp_path / f"protofssl_{name}").mkdir()
+    for name in ("worker_old", "worker_new"):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(tmp_path / f"protofssl_{name}" / workers.SOCKET_NAME))
+    (tmp_path / "protofssl_worker_full" / "notes").touch()
+    for name in names:
+        if name != "worker_new":
+            os.utime(tmp_path / f"protofssl_{name}", (0, 0))
+    made = workers._private_folder()
+    left = {path.name for path in tmp_path.iterdir()} - {made.name}
+    assert left == {f"protofssl_{n}" for n in ("worker_new", "worker_full", "results")}
