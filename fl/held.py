@@ -88,10 +88,12 @@ class Held(tff.framework.Ingestable, tff.framework.CardinalityCarrying):
 
     def forget_sources(self) -> None:
         """Has the worker free what this one was made from and is not wanted again."""
-        for source in self._sources:
-            if source._place is not None:
-                source._place = source._value = None
-                source.forget_sources()
+        wanted = [self]
+        while wanted:
+            for source in wanted.pop()._sources:
+                if source._place is not None:
+                    source._place = source._value = None
+                    wanted.append(source)
 
 
 def sent(value: Any, type_signature: tff.Type, num_clients: int) -> Held:

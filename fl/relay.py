@@ -10,11 +10,13 @@ import time
 LOOPBACK = "127.0.0.1"
 BUFFER_BYTES = 2**20
 PAUSE_SECONDS = 0.1
-# A machine that says nothing for two minutes is asked, and four minutes later given up.
-KEEPALIVE = {
+# A machine that says nothing for two minutes is asked, and four minutes later given up;
+# so is one that has not answered for those six (in milliseconds).
+PATIENCE = {
     socket.TCP_KEEPIDLE: 120,
     socket.TCP_KEEPINTVL: 60,
     socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 360_000,
 }
 
 
@@ -66,7 +68,7 @@ def _set_options(end: socket.socket) -> None:
     if end.family != socket.AF_UNIX:
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE.items():
+        for option, value in PATIENCE.items():
             end.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

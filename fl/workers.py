@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -162,7 +163,7 @@ class LocalWorker(Worker):
             f"--binary={worker_binary()}",
             f"--concurrent_clients={self._concurrent_clients}",
         ]
-        with open(self._log_path, "ab") as log:
+        with open(self._log_path, "ab", opener=_open_no_link) as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -293,6 +294,11 @@ def start_all(workers: List[Worker]) -> None:
         raise
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    """A log that leads elsewhere would have us write to somebody's file."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def _way_to_end(code: int) -> str:
     """`by signal 9` or `with code 1`, from a return code or a shell's exit code."""
     number = -code if code < 0 else code - SIGNALLED
@@ -310,9 +316,13 @@ def _private_folder() -> Path:
 def _remove_abandoned(place: Path) -> None:
     """Removes what a kill in the midst of a start left; no start takes that long."""
     for folder in place.glob(f"{FOLDER_PREFIX}*"):
-        with contextlib.suppress(OSError):  # Another user's, or not empty.
-            if time.time() - folder.lstat().st_mtime > ABANDONED_SECONDS:
-                (folder / SOCKET_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # It goes while we look, or is not empty.
+            found = folder.lstat()
+            is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if is_ours and time.time() - found.st_mtime > ABANDONED_SECONDS:
+                door = folder / SOCKET_NAME
+                if door.is_socket():
+                    door.unlink()
                 folder.rmdir()
 
 

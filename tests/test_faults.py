@@ -196,7 +196,7 @@ def test_killed_at_any_moment(
         assert reached is not None
         # What is left after the fifth round is that much shorter; after the last,
         # there are only the files of the result to be written.
-        time.sleep(share * pace * max(0, min(2, NUM_ROUND - reached)))
+        time.sleep(share * pace * min(2, NUM_ROUND - reached))
         process.kill()
         process.communicate(timeout=RUN_SECONDS)
         assert process.returncode == -signal.SIGKILL

@@ -224,9 +224,13 @@ class FedMatch(PairedMethod):
 
     def check_kept(self, state: State) -> None:
         """See `Method`: all clients' own states, and those of all that may help."""
-        for versions in (state.client_versions, state.shared.versions):
-            for number in np.flatnonzero(versions):
-                self._kept(int(number), int(versions[number]))
+        files = {
+            (int(number), int(versions[number]))
+            for versions in (state.client_versions, state.shared.versions)
+            for number in np.flatnonzero(versions)
+        }
+        for number, version in sorted(files):
+            self._kept(number, version)
 
     def rounds_read(self, round_num: int) -> Tuple[int, ...]:
         """Helpers are as they were at the last refresh."""

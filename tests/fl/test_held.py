@@ -115,6 +115,9 @@ def test_a_long_line_of_values_is_made_anew() -> None:
     assert ingest(last, "a") == "value in a"
     assert ingest(last, "b") == "value in b"
     assert first.places == ["a", "b"]
+    last.forget_sources()
+    assert ingest(first.value, "b") == "value in b"
+    assert first.places == ["a", "b", "b"]
 
 
 @attr.frozen(eq=False)

@@ -110,6 +110,8 @@ def test_a_thread_that_cannot_start_costs_one_connection(
         raise RuntimeError("can't start new thread")
 
     near, far = ends
+    near.sendall(b"joined")  # By threads that have started.
+    assert far.recv(6) == b"joined"
     address = near.getpeername()
     monkeypatch.setattr(threading.Thread, "start", fail)
     with socket.create_connection(address, timeout=WAIT_SECONDS) as refused:
@@ -132,3 +134,5 @@ def test_machines_gone_dark_are_noticed_within_minutes(
     idle, pause, count = (near.getsockopt(socket.IPPROTO_TCP, o) for o in options)
     assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert idle + count * pause == 6 * 60
+    unanswered = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert unanswered == 6 * 60 * 1000

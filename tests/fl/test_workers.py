@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import List
+from typing import Iterator, List
 
 import psutil
 import pytest
@@ -183,21 +183,41 @@ def test_concurrent_clients_reach_tffs_program(
     assert f"--max_concurrent_computation_calls={given}" in command
 
 
-def test_what_a_kill_during_a_start_left_goes_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Old folders with a socket or nothing; a start under way and files stay."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    names = ("worker_old", "worker_bare", "worker_new", "worker_full", "results")
-    for name in names:
-        (tmp_path / f"protofssl_{name}").mkdir()
-    for name in ("worker_old", "worker_new"):
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for that of a socket, unlike pytest's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_what_a_kill_during_a_start_left_goes_with_the_next(short_folder: Path) -> None:
+    """Old folders with a socket or nothing; a start under way, files, links stay."""
+    names = ("worker_old", "worker_new", "worker_full", "worker_link", "results")
+    old, new, full, link, results = (short_folder / f"protofssl_{n}" for n in names)
+    for folder in (old, new, results):
+        folder.mkdir()
         with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(tmp_path / f"protofssl_{name}" / workers.SOCKET_NAME))
-    (tmp_path / "protofssl_worker_full" / "notes").touch()
-    for name in names:
-        if name != "worker_new":
-            os.utime(tmp_path / f"protofssl_{name}", (0, 0))
-    made = workers._private_folder()
-    left = {path.name for path in tmp_path.iterdir()} - {made.name}
-    assert left == {f"protofssl_{n}" for n in ("worker_new", "worker_full", "results")}
+            door.bind(str(folder / workers.SOCKET_NAME))
+    full.mkdir()
+    (full / workers.SOCKET_NAME).touch()
+    bare = short_folder / "protofssl_worker_bare"
+    bare.mkdir()
+    link.symlink_to(results)
+    for path in (old, bare, full, link, results):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    workers._remove_abandoned(short_folder)
+    assert {*short_folder.iterdir()} == {new, full, link, results}
+    for folder in (new, full, results):
+        assert os.listdir(folder) == [workers.SOCKET_NAME]
+
+
+def test_a_log_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "log").symlink_to(tmp_path / "precious")
+    worker = LocalWorker(tmp_path / "log")
+    try:
+        with pytest.raises(OSError, match="log"):
+            worker.start()
+    finally:
+        worker.close()
+    assert (tmp_path / "precious").read_text() == "kept"
