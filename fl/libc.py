@@ -17,11 +17,12 @@ _ARENA_MAX = "MALLOC_ARENA_MAX", -8
 # glibc hands memory back to the kernel as soon as some tens of megabytes are free, and
 # the next buffers cost page faults all over; it also keeps a heap per thread, each with
 # its own holes. So: a single heap, which is not given back by itself; the program has
-# it given back once a round (`fl.garbage`), a worker never. Buffers of more than 32 MB,
-# such as messages, stay apart: the holes that they leave would let the heap grow.
+# it given back once a round (`fl.garbage`), a worker never. Buffers of more than 24 MB,
+# such as messages (ResNet8's weights take 26), stay apart: the holes that they leave
+# would let the heap grow.
 _KEEPING = {
     _ARENA_MAX: 1,
-    _MMAP_THRESHOLD: 2**25,
+    _MMAP_THRESHOLD: 3 * 2**23,
     _TRIM_THRESHOLD: 2**31 - 1,
     _TOP_PAD: 2**26,
 }

@@ -12,7 +12,7 @@ import pytest
 from fl import libc
 
 ROOT = Path(__file__).parents[2]
-MEGABYTES = 30
+MEGABYTES = 20
 BUFFERS = 8
 
 
