@@ -119,7 +119,7 @@ def test_what_the_plain_loop_does_not_do_is_refused(
     ],
 )
 def test_benchmarks_run(name: str, words: List[str], line: str, tmp_path: Path) -> None:
-    """On digits, once: what they measure there means nothing."""
+    """Once, on digits where they take a data set: the figures mean nothing."""
     digits = ["--dataset=digits", "--repeats=1", f"--out_dir={tmp_path}"]
     result = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", *words, *digits],
